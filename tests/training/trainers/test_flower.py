@@ -5,6 +5,8 @@ it, the tests that start an app are skipped.
 """
 
 import os
+import signal
+import subprocess
 import sys
 from pathlib import Path
 
@@ -16,6 +18,9 @@ from dystop.experiments.building import build
 from dystop.experiments.config import read_experiment
 from dystop.simulator import run_rounds
 from dystop.simulator.loop import begin
+from dystop.training.params import TrainerParams
+from dystop.training.trainers import flower_child
+from dystop.training.trainers.flower import AppProcess, FlowerTrainer
 from dystop.training.trainers.flower_child import read_frame, write_frame
 from support.testbed.whole_runs import run_in_memory, run_over_grpc
 
@@ -48,6 +53,86 @@ def test_a_frame_arrives_as_it_was_sent(tmp_path):
     for sent, got in zip(arrays, found, strict=True):
         assert sent.dtype == got.dtype
         np.testing.assert_array_equal(sent, got)
+
+
+STAND_IN = """#!{python}
+import os, sys, time
+import numpy as np
+from dystop.training.trainers.flower_child import read_frame, write_frame
+
+answers = os.fdopen(os.dup(1), "wb")
+write_frame(answers, {{"ready": True}}, [])
+while (frame := read_frame(sys.stdin.buffer)) is not None:
+    names, arrays = ["a", "b"], [np.ones(2, np.float32), np.array([3])]
+    if frame[0]["kind"] == "train":
+        {train}
+    write_frame(answers, {{"names": names, "loss": 1.0, "score": 1.0}}, arrays)
+"""
+
+
+def app_that(tmp_path, train, answer_s=60.0):
+    """Return the process of an app that answers `train` in a given way, without flwr."""
+    program = tmp_path / "python"
+    program.write_text(STAND_IN.format(python=sys.executable, train=train))
+    program.chmod(0o755)
+    return AppProcess("flower:mine:app", "", str(program), 2, answer_s)
+
+
+def train_one(app):
+    trainer = FlowerTrainer(app, 2, np.array([8, 8]), TrainerParams(batch=4, learning_rate=0.1))
+    vector, counters = trainer.initial()
+    one = np.array([1])
+    return trainer.train(vector[None], counters[None], one, np.array([0, 0]), np.array([1, 1]))
+
+
+def test_a_good_reply_is_taken(tmp_path):
+    assert train_one(app_that(tmp_path, "pass")).losses.tolist() == [1.0]
+
+
+@pytest.mark.parametrize(
+    ("train", "fact"),
+    [
+        ("arrays[0] = np.array([1, 2])", "kinds"),
+        ("arrays[1] = np.array([1.5])", "kinds"),
+        ("arrays[0] = arrays[0][:1]", "shapes"),
+        ("names = ['b', 'a']", "names"),
+        ("names, arrays = names[:1], arrays[:1]", "names"),
+    ],
+)
+def test_a_reply_with_other_arrays_is_the_error_of_the_app(tmp_path, train, fact):
+    with pytest.raises(UserCodeError, match=f"'train' of worker 1 .* their {fact} "):
+        train_one(app_that(tmp_path, train))
+
+
+def test_an_app_that_hangs_is_named_and_ended(tmp_path):
+    app = app_that(tmp_path, "time.sleep(3600)", answer_s=1.0)
+    with pytest.raises(UserCodeError, match="no answer within 1 s"):
+        train_one(app)
+    assert app._process.wait() != 0
+
+
+def test_an_app_ends_in_the_middle_of_a_training(tmp_path):
+    """As after Ctrl-C: nobody waits for its answer."""
+    app = app_that(tmp_path, "time.sleep(3600)")
+    process = app._process
+    write_frame(process.stdin, {"kind": "train"}, [])
+    del app
+    assert process.poll() is not None
+
+
+def test_the_process_of_an_app_ignores_ctrl_c(tmp_path):
+    """A terminal sends it to both processes; dystop ends its run in order."""
+    (tmp_path / "flwr").mkdir()
+    (tmp_path / "flwr" / "__init__.py").touch()
+    names = "class Context:\n    def __init__(self, **_): pass\nclass RecordDict: pass\n"
+    (tmp_path / "flwr" / "app.py").write_text(names)
+    (tmp_path / "mine.py").write_text("app = None\n")
+    words = [sys.executable, flower_child.__file__, "mine:app", str(tmp_path), "1"]
+    child = subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    assert read_frame(child.stdout) == ({"ready": True}, [])
+    child.send_signal(signal.SIGINT)
+    child.communicate(timeout=60)  # its standard input ends
+    assert child.returncode == 0
 
 
 @needs_flower

@@ -9,7 +9,9 @@ data, and `evaluate` tests arrays there.
 import subprocess
 import sys
 import weakref
+from contextlib import suppress
 from pathlib import Path
+from threading import Timer
 from typing import Any
 
 import numpy as np
@@ -30,18 +32,29 @@ from dystop.training.trainers import flower_child
 
 PREFIX = "flower:"
 Array = NDArray[Any]
+ANSWER_S = 3600.0
+_END_S = 5.0  # for the process of an app to end before it is killed
 
 
 class AppProcess:
     """The process that runs an app. It ends when its standard input does, also with this one."""
 
-    def __init__(self, name: str, folder: str, python: str, workers: int) -> None:
+    def __init__(
+        self, name: str, folder: str, python: str, workers: int, answer_s: float = ANSWER_S
+    ) -> None:
         """Start it and wait until the app is imported.
+
+        Args:
+            name: `flower:package.module:app`.
+            folder: Where the app lies; empty: here.
+            python: Which Python runs it; empty: this one.
+            workers: N.
+            answer_s: How long an answer may take.
 
         Raises:
             ConfigError: The app cannot be imported.
         """
-        self._path = name.removeprefix(PREFIX)
+        self._path, self._answer_s = name.removeprefix(PREFIX), answer_s
         command = [python or sys.executable, str(Path(flower_child.__file__)), self._path]
         try:
             self._process = subprocess.Popen(
@@ -67,12 +80,13 @@ class AppProcess:
         """Send a message to the app of a worker; return what it answers.
 
         Raises:
-            UserCodeError: The app has failed.
+            UserCodeError: The app has failed, or has not answered in time.
         """
         stdin = self._process.stdin
         assert stdin is not None
         header = {"kind": kind, "worker": worker, "names": names, "config": config}
-        flower_child.write_frame(stdin, header, arrays)
+        with suppress(BrokenPipeError):  # the missing answer says that the process has ended
+            flower_child.write_frame(stdin, header, arrays)
         found, answered = self._answer()
         if "error" in found:
             raise UserCodeError(
@@ -84,7 +98,17 @@ class AppProcess:
     def _answer(self) -> tuple[dict[str, Any], list[Array]]:
         stdout = self._process.stdout
         assert stdout is not None
+        deadline = Timer(self._answer_s, self._process.kill)
+        deadline.daemon = True
+        deadline.start()
         frame = flower_child.read_frame(stdout)
+        is_late = not deadline.is_alive()
+        deadline.cancel()
+        if frame is None and is_late:
+            raise UserCodeError(
+                f"flower app {self._path}: no answer within {self._answer_s:g} s; its process was "
+                "ended. Does the app wait for something, such as a download or an input?"
+            )
         if frame is None:
             raise UserCodeError(
                 f"flower app {self._path}: its process has ended with code {self._process.wait()}"
@@ -95,11 +119,17 @@ class AppProcess:
 
 
 def _end(process: "subprocess.Popen[bytes]") -> None:
-    """End the process of an app that nobody needs any more."""
+    """End the process of an app that nobody needs, also in the middle of a training."""
+    process.terminate()
     for stream in (process.stdin, process.stdout):
         if stream is not None:
-            stream.close()
-    process.wait()
+            with suppress(BrokenPipeError):
+                stream.close()
+    try:
+        process.wait(_END_S)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
 
 
 def _last(error: str) -> str:
@@ -182,14 +212,23 @@ class FlowerTrainer(Trainer):
             }
             arrays = self._arrays(models[row], counters[row])
             header, arrays = self._app.ask("train", worker, self._names, arrays, config)
-            if [a.shape for a in arrays] != [a.shape for a in self._first]:
-                raise UserCodeError(
-                    f"flower app: 'train' of worker {worker} must reply with the arrays that it "
-                    "got, in their shapes"
-                )
+            self._check_reply(worker, header["names"], arrays)
             models[row], counters[row] = self._flat(arrays)
             losses[row] = np.nan if header["loss"] is None else header["loss"]
         return Trained(models, counters, losses, self.samples_seen(job.workers, job.steps))
+
+    def _check_reply(self, worker: int, names: list[str], arrays: list[Array]) -> None:
+        """Refuse arrays that are not those which the app has got, changed by training."""
+        for what, got, sent in (
+            ("names", names, self._names),
+            ("shapes", [a.shape for a in arrays], [a.shape for a in self._first]),
+            ("kinds (f: float, i: integer)", _kinds(arrays), _kinds(self._first)),
+        ):
+            if got != sent:
+                raise UserCodeError(
+                    f"flower app: 'train' of worker {worker} must reply with the arrays that it "
+                    f"got; their {what} are {got}, and should be {sent}"
+                )
 
     def evaluate(
         self,
@@ -225,6 +264,10 @@ class FlowerTrainer(Trainer):
 def is_flower(name: str) -> bool:
     """Return whether a model is a Flower app."""
     return name.startswith(PREFIX)
+
+
+def _kinds(arrays: list[Array]) -> list[str]:
+    return [array.dtype.kind for array in arrays]
 
 
 def _known(value: float | None) -> float:

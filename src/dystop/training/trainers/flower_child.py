@@ -9,6 +9,7 @@ prints goes to standard error. A frame is the length of a JSON header, the heade
 
 import json
 import os
+import signal
 import struct
 import sys
 import traceback
@@ -100,6 +101,7 @@ def _identify() -> None:
 
 def main(path: str, folder: str, workers: str) -> None:
     """Answer frames until standard input ends."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for dystop, which ends this process
     answers = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)  # what the app prints must not mix with answers
     sys.path.insert(0, folder or os.getcwd())
