@@ -154,7 +154,7 @@ def test_tls_and_token_for_others(recorded, token_file, pair):
         trust = ssl.create_default_context(cafile=str(cert))
 
         def connect():
-            return http.client.HTTPSConnection("127.0.0.1", server.port, timeout=10, context=trust)
+            return http.client.HTTPSConnection("127.0.0.1", server.port, timeout=120, context=trust)
 
         bearer = [("Authorization", f"Bearer {TOKEN}")]
         assert ask(server, connection=connect())[0] == 401
@@ -179,7 +179,7 @@ def test_tls_is_not_older_than_1_2(recorded, pair):
         context.load_verify_locations(cert)
         assert server._tls.minimum_version == ssl.TLSVersion.TLSv1_2
         connection = http.client.HTTPSConnection(
-            "127.0.0.1", server.port, timeout=10, context=context
+            "127.0.0.1", server.port, timeout=120, context=context
         )
         assert ask(server, connection=connection)[0] == 200
 
@@ -189,10 +189,10 @@ def test_a_silent_handshake_keeps_nobody(recorded, pair, monkeypatch):
     cert, key = pair
     context = ssl.create_default_context(cafile=str(cert))
     with serving(recorded.parent, cert=cert, key=key) as server:
-        silent = socket.create_connection(("127.0.0.1", server.port), timeout=10)
+        silent = socket.create_connection(("127.0.0.1", server.port), timeout=120)
         wait_for(lambda: server._connections)
         connection = http.client.HTTPSConnection(
-            "127.0.0.1", server.port, timeout=10, context=context
+            "127.0.0.1", server.port, timeout=120, context=context
         )
         assert ask(server, connection=connection)[0] == 200
         wait_for(lambda: not server._connections)

@@ -58,11 +58,11 @@ def test_it_serves_until_it_is_ended(recorded, number, code):
     with subprocess.Popen(words, stdout=pipe, stderr=pipe, text=True) as child:
         line = child.stdout.readline()
         address = re.fullmatch(r"dashboard: (http://127\.0\.0\.1:\d+)/run/one .*\n", line)[1]
-        with urllib.request.urlopen(f"{address}/api/run/one", timeout=10) as answer:
+        with urllib.request.urlopen(f"{address}/api/run/one", timeout=600) as answer:
             assert json.load(answer)["tiles"][0][0] == "6"
         child.send_signal(number)
         try:
-            out, err = child.communicate(timeout=20)
+            out, err = child.communicate(timeout=600)
         finally:
             child.kill()  # if it hangs, the test fails and does not hang
     assert (child.returncode, out, err) == (code, "", "")

@@ -19,7 +19,7 @@ from support.dashboard_fixtures import MARKUP, ask, serving, wait_for
 
 
 def raw(server, data: bytes) -> bytes:
-    with socket.create_connection(("127.0.0.1", server.port), timeout=10) as line:
+    with socket.create_connection(("127.0.0.1", server.port), timeout=120) as line:
         line.sendall(data)
         out = b""
         while more := line.recv(65536):
@@ -282,7 +282,7 @@ def test_connections_are_few_and_end(recorded, monkeypatch):
     monkeypatch.setattr(server_module, "MAX_CONNECTIONS", 3)
     monkeypatch.setattr(server_module, "REQUEST_TIMEOUT_S", 0.3)
     with serving(recorded.parent) as server:
-        slow = [socket.create_connection(("127.0.0.1", server.port), timeout=10) for _ in range(3)]
+        slow = [socket.create_connection(("127.0.0.1", server.port), timeout=120) for _ in range(3)]
         for line in slow:
             line.sendall(b"GET / HTTP/1.1\r\nX: ")
         wait_for(lambda: len(server._connections) == 3)

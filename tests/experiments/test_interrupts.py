@@ -236,7 +236,7 @@ def wait_for_rounds(folder, process, rounds):
 def test_before_there_is_a_folder_nothing_is_written(tmp_path, command, number):
     hook = sending_at("dystop.experiments.building.simulation.load_data", number)
     process = command("run", *LONG, "--out", tmp_path / "runs", "--name", "x", hook=hook)
-    _, errors = process.communicate(timeout=90)
+    _, errors = process.communicate(timeout=1200)
     assert process.returncode == 128 + number, errors
     assert "Traceback" not in errors
     assert "nothing was written" in errors
@@ -257,7 +257,7 @@ def test_a_signal_at_any_moment_leaves_a_run_that_can_be_resumed(tmp_path, comma
     folder = tmp_path / "runs" / "x"
     process = command("run", *LONG, "--out", folder.parent, "--name", "x",
                       hook=sending_at(moment, number))  # fmt: skip
-    _, errors = process.communicate(timeout=90)
+    _, errors = process.communicate(timeout=1200)
     assert process.returncode == 128 + number, errors
     assert f"dystop resume {folder}" in errors
     assert "Traceback" not in errors
@@ -272,7 +272,7 @@ def test_two_signals_end_a_run_at_once(tmp_path, command, number):
     wait_for_rounds(folder, process, 10)
     process.send_signal(number)
     process.send_signal(number)
-    _, errors = process.communicate(timeout=30)
+    _, errors = process.communicate(timeout=1200)
     assert process.returncode == 128 + number, errors
     check_interrupted_and_resumable(folder)
 
@@ -298,7 +298,7 @@ def test_a_signal_after_the_last_round_leaves_a_finished_run(tmp_path, command):
     folder = tmp_path / "runs" / "x"
     words = [*CONFIG, "stop.rounds=5", "--out", folder.parent, "--name", "x"]
     process = command("run", *words, hook=sending_at("dystop.experiments.run.keep_models", 2))
-    _, errors = process.communicate(timeout=90)
+    _, errors = process.communicate(timeout=1200)
     assert process.returncode == 130, errors
     info = json.loads((folder / "run.json").read_text())
     assert info["status"] == "finished"
@@ -317,6 +317,6 @@ def test_the_command_ignores_what_its_shell_ignores(tmp_path, command):
     process = command(*words, hook=hook)
     wait_for_rounds(folder, process, 3)
     process.send_signal(signal.SIGINT)
-    _, errors = process.communicate(timeout=90)
+    _, errors = process.communicate(timeout=1200)
     assert process.returncode == 0, errors
     assert lines_of(folder) == 40

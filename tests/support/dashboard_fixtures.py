@@ -61,7 +61,7 @@ def serving(root, **settings):
 
 def ask(server, path="/", method="GET", host=None, headers=(), body=None, connection=None):
     """Send one request; return status, headers and body."""
-    connection = connection or http.client.HTTPConnection("127.0.0.1", server.port, timeout=10)
+    connection = connection or http.client.HTTPConnection("127.0.0.1", server.port, timeout=120)
     try:
         connection.putrequest(method, path, skip_host=True, skip_accept_encoding=True)
         connection.putheader("Host", f"127.0.0.1:{server.port}" if host is None else host)

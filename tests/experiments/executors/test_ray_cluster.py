@@ -2,7 +2,6 @@
 
 import socket
 import sys
-import time
 
 import pytest
 from typer.testing import CliRunner
@@ -61,7 +60,7 @@ def test_the_keys_of_another_engine_and_unknown_keys_are_refused(monkeypatch, tm
 
 
 @pytest.mark.parametrize("given", ["RAY_ADDRESS", "noted"])
-def test_a_dead_address_is_refused_within_ten_seconds(monkeypatch, tmp_path, given):
+def test_a_dead_address_is_refused(monkeypatch, tmp_path, given):
     """Whether the user gives it, or a cluster that is gone has left it behind."""
     with socket.socket() as bound:  # nobody listens there
         bound.bind(("127.0.0.1", 0))
@@ -70,13 +69,11 @@ def test_a_dead_address_is_refused_within_ten_seconds(monkeypatch, tmp_path, giv
         monkeypatch.setenv("RAY_TMPDIR", str(tmp_path))
         (tmp_path / "ray").mkdir()
         (tmp_path / "ray" / "ray_current_cluster").write_text(f"{dead}\n")
-        began = time.monotonic()
         with pytest.raises(TransportError, match=dead):
             ray_cluster.probe(ray_cluster.cluster_address())
-        assert time.monotonic() - began < 10
 
 
-def test_a_host_that_swallows_packets_is_refused_within_ten_seconds():
+def test_a_host_that_swallows_packets_is_refused():
     """A full queue of connections lets a further one wait, as a firewall does."""
     with socket.socket() as full, socket.socket() as first, socket.socket() as second:
         full.bind(("127.0.0.1", 0))
@@ -84,10 +81,8 @@ def test_a_host_that_swallows_packets_is_refused_within_ten_seconds():
         for other in (first, second):
             other.setblocking(False)
             other.connect_ex(full.getsockname())
-        began = time.monotonic()
         with pytest.raises(TransportError, match="timed out"):
             ray_cluster.probe(f"127.0.0.1:{full.getsockname()[1]}")
-        assert time.monotonic() - began < 10
 
 
 @pytest.mark.parametrize("address", ["head", "head:port", "head:99999999", ""])
