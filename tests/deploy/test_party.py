@@ -58,7 +58,7 @@ def start(place, *words, **more):
 
 
 def finish(process):
-    text, _ = process.communicate(timeout=30)
+    text, _ = process.communicate(timeout=600)
     return process.returncode, text
 
 
