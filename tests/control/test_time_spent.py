@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import dystop
-from dystop.control.time_spent import NewWork, time_spent
+from dystop.control.time_spent import NewWork, compute_seconds, spent_parts, total_of
 from dystop.record import ADDED
 from dystop.sparse import ints
 
@@ -33,13 +33,17 @@ def rounds(draw):
     return duration, alive, late, trained, NewWork(ints(active), own, begin, end)
 
 
+def time_spent(*case):
+    return total_of(spent_parts(*case))
+
+
 def slow_count(duration, alive, late, trained, new):
-    """Ask for every worker and every tick what it does then."""
-    found = dict.fromkeys(["compute", "transfer", "others", "round"], 0.0)
+    """Ask for every worker and every tick what it does then; return the seconds of each, [N]."""
+    found = {part: np.zeros(len(alive)) for part in ("compute", "transfer", "others", "round")}
     orders = {int(i): k for k, i in enumerate(new.active)}
     for i in np.flatnonzero(alive):
         for tick in np.arange(0, duration, STEP):
-            found[doing(tick, late[i], trained[i], new, orders.get(int(i)))] += STEP
+            found[doing(tick, late[i], trained[i], new, orders.get(int(i)))][i] += STEP
     return found
 
 
@@ -55,10 +59,12 @@ def doing(tick, late, trained, new, order):
 
 @given(rounds())
 def test_every_second_is_counted_once(case):
-    spent, want = time_spent(*case), slow_count(*case)
-    assert spent.compute_s == pytest.approx(want["compute"])
-    assert spent.transfer_s == pytest.approx(want["transfer"])
-    assert spent.wait_others_s == pytest.approx(want["others"])
+    parts, want = spent_parts(*case), slow_count(*case)
+    spent, (_, alive, _, _, new) = total_of(parts), case
+    assert compute_seconds(parts, alive, new.active) == pytest.approx(want["compute"])
+    assert spent.compute_s == pytest.approx(want["compute"].sum())
+    assert spent.transfer_s == pytest.approx(want["transfer"].sum())
+    assert spent.wait_others_s == pytest.approx(want["others"].sum())
 
 
 def test_three_workers_by_hand():

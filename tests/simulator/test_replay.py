@@ -12,12 +12,15 @@ from dystop.errors import ConfigError, RunFolderError
 from dystop.mechanisms import MECHANISMS, DySTop
 from dystop.simulator.params import EngineParams
 from dystop.world import Compute, Outages, TraceWorld, WorldParams, read_trace
+from dystop.world.energy import Energy, power_of
 from dystop.world.trace import TRACE
 from support.engine_fixtures import components_for, run_to_end
 from support.testbed.trace_recorder import play_and_record, write_trace
 
 LATE = EngineParams(publish="on_completion")
+TESTBED = EngineParams("testbed", "on_completion")
 N = 9
+POWER = power_of(Energy(enabled=True), N, jetson=False)
 WORLD = replace(WorldParams(), range_m=70.0, outages=Outages(loss=0.1))
 
 
@@ -96,6 +99,19 @@ def test_who_failed_neither_mixes_nor_trains(tmp_path):
     assert float(after.models.latest[worker, 0]) == worker + 1.0  # of the warm start alone
     others = [k for k in range(N) if k != worker]
     assert torch.equal(after.models.latest[others], before.models.latest[others])
+
+
+def test_who_failed_is_billed_for_its_old_training_alone(tmp_path):
+    components = scene(DySTop(), stop=Stop(rounds=1), engine=TESTBED, power=POWER)
+    _, before, lines = play_and_record(components)
+    worker, active = lines[0]["active"][0], lines[0]["active"]
+    fail(lines, 1, worker)
+    write_trace(tmp_path, lines)
+    (record,), _ = run_to_end(replayed(components, tmp_path))
+    length_s = before.progress.training_s  # of every training; all of them end within the round
+    new_s = length_s[[k for k in active if k != worker]]
+    assert record.compute_s == pytest.approx(length_s.sum() + new_s.sum())
+    assert record.compute_j == pytest.approx(25.0 * record.compute_s)
 
 
 def test_a_round_in_which_all_failed(tmp_path):

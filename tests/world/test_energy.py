@@ -1,4 +1,4 @@
-"""Energy of rounds: by hand, against a loop over short moments, and in whole simulations."""
+"""Energy of rounds: by hand, and in whole simulations against the times of trainings."""
 
 from dataclasses import replace
 
@@ -17,16 +17,16 @@ from dystop.simulator.loop import begin, simulate
 from dystop.simulator.params import EngineParams
 from dystop.simulator.pipeline import simulate_ahead
 from dystop.sparse import ints
+from dystop.world import Churn, Compute
 from dystop.world.energy import (
     Energy,
     Power,
     RoundSeconds,
-    compute_seconds,
     power_of,
     radio_seconds,
     round_energy,
 )
-from support.engine_fixtures import Script, components_for, run_to_end
+from support.engine_fixtures import STABLE_WORLD, Script, components_for, run_to_end
 from support.unstable_world import UNSTABLE_WORLD
 
 COUNTED = Energy(enabled=True, per_worker=True)
@@ -57,13 +57,6 @@ def test_a_round_by_hand():
     assert record.worker_energy_j == pytest.approx(each, abs=1e-6)
 
 
-def test_training_beyond_a_round_counts_in_the_next_ones():
-    # Worker 0 ends a training at 2 s and begins one of 5 s at 3 s; worker 1 trains all the time;
-    # worker 2 does nothing. The round lasts 4 s.
-    first, begin_s = np.array([2.0, 9.0, 0.0]), np.array([3.0, np.inf, np.inf])
-    assert compute_seconds(4.0, first, begin_s, begin_s + 5.0).tolist() == [3.0, 4.0, 0.0]
-
-
 def test_the_server_is_not_counted():
     found = links(ints([3, 0]), ints([0, 3]))  # node 3 is the server of three workers
     sent, received = radio_seconds(found, np.array([2.0, 5.0]), 3)
@@ -71,47 +64,15 @@ def test_the_server_is_not_counted():
     assert received.tolist() == [5.0, 0.0, 0.0]
 
 
-times = st.floats(0, 20)
-
-
-@st.composite
-def workers_in_a_round(draw):
-    """Draw a duration, and for each worker the end of a training and a new one after it."""
-    duration, n = draw(st.floats(0, 10)), draw(st.integers(1, 5))
-    column = st.lists(times, min_size=n, max_size=n)
-    first, wait, length = (np.array(draw(column)) for _ in range(3))
-    begins = np.array(draw(st.lists(st.booleans(), min_size=n, max_size=n)))
-    begin_s = np.where(begins, first + wait, np.inf)
-    return duration, first, begin_s, begin_s + length
-
-
-@given(workers_in_a_round())
-def test_compute_seconds_equal_a_count_of_moments(case):
-    duration, first, begin_s, end_s = case
-    moments = (np.arange(2000) + 0.5) * duration / 2000
-    busy = (moments[:, None] < first) | ((moments[:, None] >= begin_s) & (moments[:, None] < end_s))
-    counted = busy.sum(axis=0) * duration / 2000
-    assert compute_seconds(*case) == pytest.approx(counted, abs=2 * duration / 2000 + 1e-9)
-
-
-@given(workers_in_a_round(), st.floats(0, 1))
-def test_energy_is_additive_and_idle_fills_the_rest(case, share):
-    """A round cut in two has the energy of both parts; no part of it is negative."""
-    duration, first, begin_s, end_s = case
-    n, cut = len(first), share * duration
+@given(st.lists(st.tuples(st.booleans(), st.floats(0, 1)), min_size=1, max_size=5))
+def test_idle_fills_the_rest_of_the_round_of_who_is_present(workers):
+    here, share = (np.array(column) for column in zip(*workers, strict=True))
+    n, nothing = len(here), np.zeros(len(here))
     watts = Power(np.full(n, 7.0), np.full(n, 3.0), np.full(n, 2.0), np.full(n, 1.0))
-    here, nothing = np.arange(n) % 3 != 2, np.zeros(n)
-
-    def spent(length, at):
-        shifted = compute_seconds(length, first - at, begin_s - at, end_s - at)
-        return round_energy(watts, here, length, RoundSeconds(shifted, nothing, nothing)), shifted
-
-    whole, trained = spent(duration, 0.0)
-    early, late = spent(cut, 0.0)[0], spent(duration - cut, cut)[0]
-    assert whole.worker_j == pytest.approx(early.worker_j + late.worker_j, abs=1e-6)
-    assert all((getattr(part, name) >= 0).all() for part in (whole, early) for name in PARTS)
-    assert whole.idle_j[here] / 3.0 + trained[here] == pytest.approx(duration)
-    assert not whole.worker_j[~here].any()
+    spent = round_energy(watts, here, 8.0, RoundSeconds(8.0 * share, nothing, nothing))
+    assert spent.idle_j[here] / 3.0 + spent.compute_j[here] / 7.0 == pytest.approx(8.0)
+    assert spent.worker_j[here] == pytest.approx((spent.idle_j + spent.compute_j)[here])
+    assert not spent.worker_j[~here].any()
 
 
 @pytest.mark.parametrize("name", ["dystop", "matcha", "ad-psgd", "fedavg", "gossipfl", "sa-adfl"])
@@ -128,6 +89,61 @@ def test_whole_runs_draw_idle_power_for_the_rest_of_the_time(name, timing):
         assert min(getattr(r, part) for part in PARTS) >= 0
         assert sum(r.worker_energy_j) == pytest.approx(r.energy_j, abs=1e-5)
         assert sum(getattr(r, part) for part in PARTS) == pytest.approx(r.energy_j)
+
+
+BOARDS = {
+    "same": (Compute(batch_s=0.5), {"compute_w": 9.0, "idle_w": 2.0}),
+    "jetson": (Compute(batch_s=0.5, devices="jetson"), {"boards": "jetson"}),
+    "inverted": (Compute(batch_s=0.02), {"compute_w": 1.0, "idle_w": 4.0}),
+}
+CHURN = Churn(enabled=True, mean_up_s=6.0, mean_down_s=3.0)
+
+
+def on_boards(boards, name, timing, churn):
+    """Return components whose radio draws nothing, so that joules tell the billed seconds."""
+    compute, watts = BOARDS[boards]
+    return components_for(
+        MECHANISMS[name](),
+        9,
+        params=replace(STABLE_WORLD, compute=compute, churn=churn),
+        stop=Stop(rounds=12),
+        engine=EngineParams(timing=timing),
+        power=power(9, **watts, transmit_w=0.0, receive_w=0.0),
+    )
+
+
+@pytest.mark.parametrize("boards", BOARDS)
+@pytest.mark.parametrize("timing", ["paper", "overlap", "testbed"])
+@pytest.mark.parametrize("name", MECHANISMS)
+def test_training_is_billed_for_the_seconds_of_training(name, timing, boards):
+    """What is billed as training are the times of the workers' trainings, in records, too."""
+    components = on_boards(boards, name, timing, Churn())
+    watts, state, total_s = components.power, begin(components), np.zeros(9)
+    trainings = set()  # (worker, begin, end)
+    for record, after in simulate(components, state):
+        idle_j = watts.idle_w * record.duration_s
+        billed_s = (np.array(record.worker_energy_j) - idle_j) / (watts.compute_w - watts.idle_w)
+        assert billed_s.sum() == pytest.approx(record.compute_s, abs=1e-4)
+        assert record.compute_j == pytest.approx(watts.compute_w @ billed_s, abs=1e-3)
+        for under_way in (state.progress, after.progress):
+            times = (under_way.started_s.tolist(), under_way.finish_s.tolist())
+            trainings |= set(zip(range(9), *times, strict=False))
+        total_s += billed_s
+        trained_s = np.zeros(9)
+        for i, begin_s, end_s in trainings:
+            trained_s[i] += np.clip(record.clock_s, begin_s, end_s) - begin_s
+        assert total_s == pytest.approx(trained_s, abs=1e-4)
+        state = after
+
+
+@pytest.mark.parametrize("timing", ["paper", "overlap", "testbed"])
+@pytest.mark.parametrize("name", MECHANISMS)
+def test_who_is_absent_is_not_billed_for_training(name, timing):
+    records, _ = run_to_end(on_boards("same", name, timing, CHURN))
+    for record in records:
+        assert record.compute_j == pytest.approx(9.0 * record.compute_s)
+        present_s = record.alive * record.duration_s
+        assert record.idle_j == pytest.approx(2.0 * (present_s - record.compute_s))
 
 
 def test_deciding_ahead_changes_no_energy():

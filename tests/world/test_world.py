@@ -37,6 +37,8 @@ def world(workers=50, seed=7, server=False, position=None, **knobs):
 
 def leaves(value):
     """All arrays of a nested dataclass."""
+    if isinstance(value, tuple):
+        return [x for part in value for x in leaves(part)]
     if not dataclasses.is_dataclass(value):
         return [value]
     return [x for f in dataclasses.fields(value) for x in leaves(getattr(value, f.name))]

@@ -18,7 +18,7 @@ import numpy as np
 
 from dystop.sparse import Bools, Floats, Ints
 
-SpentParts = tuple[Floats, Floats, Floats, Floats, Floats]
+SpentParts = tuple[Floats, Floats, Floats, Floats, Floats]  # as `spent_parts` returns them
 
 
 @dataclass(frozen=True)
@@ -40,31 +40,21 @@ class NewWork:
     end_s: Floats  # [A], when the new training ends
 
 
-def time_spent(
-    duration_s: float,
-    alive: Bools,
-    exchange_end_s: Floats,
-    training_end_s: Floats,
-    new: NewWork,
-) -> TimeSpent:
-    """Return how the present workers spend a round.
-
-    Args:
-        duration_s: H_t.
-        alive: Who is present, [N].
-        exchange_end_s: When an exchange of an earlier round ends; not above 0: none is left, [N].
-        training_end_s: When the training under way ends, after that exchange; 0: none is, [N].
-        new: What the active workers begin.
-    """
-    return total_of(spent_parts(duration_s, alive, exchange_end_s, training_end_s, new))
-
-
 def total_of(parts: SpentParts) -> TimeSpent:
     """Return the sums over workers of what `spent_parts` returns."""
     busy_s, late_s, trains_s, moves_s, waits_s = (_total(part) for part in parts)
     return TimeSpent(
         compute_s=busy_s - late_s + trains_s, transfer_s=late_s + moves_s, wait_others_s=waits_s
     )
+
+
+def compute_seconds(parts: SpentParts, alive: Bools, active: Ints) -> Floats:
+    """Return how long each worker trains in a round, of what `spent_parts` returns, [N]."""
+    busy_s, late_s, trains_s, _, _ = parts
+    compute_s = np.zeros(len(alive))
+    compute_s[alive] = busy_s - late_s
+    compute_s[active] += trains_s
+    return compute_s
 
 
 def _total(seconds: Floats) -> float:
@@ -78,7 +68,14 @@ def spent_parts(
     training_end_s: Floats,
     new: NewWork,
 ) -> SpentParts:
-    """Return the seconds of `time_spent`, worker by worker.
+    """Return how the present workers spend a round, worker by worker.
+
+    Args:
+        duration_s: H_t.
+        alive: Who is present, [N].
+        exchange_end_s: When an exchange of an earlier round ends; not above 0: none is left, [N].
+        training_end_s: When the training under way ends, after that exchange; 0: none is, [N].
+        new: What the active workers begin.
 
     Returns:
         (training and exchange of earlier rounds, that exchange alone) of each present worker, and

@@ -7,6 +7,7 @@ import numpy as np
 
 from dystop.control.aggregation import renormalise_lost
 from dystop.control.plan_check import source_kind
+from dystop.control.time_spent import total_of
 from dystop.plan import Mix, Plan, anywhere, repeated
 from dystop.simulator import mailbox
 from dystop.simulator.compressed_links import compressed
@@ -65,6 +66,7 @@ def outcome_of(
     plan: Plan, realised: RealisedPlan, samples: int, distance: Floats | None = None
 ) -> Outcome:
     """Return what happened in a round, without losses: they are NaN."""
+    spent = total_of(realised.spent)
     return Outcome(
         duration_s=realised.duration_s,
         comm_s=realised.comm_s,
@@ -79,9 +81,9 @@ def outcome_of(
         src=plan.links.src,
         failed=realised.failed,
         distance=distance,
-        compute_s=realised.spent.compute_s,
-        transfer_s=realised.spent.transfer_s,
-        wait_others_s=realised.spent.wait_others_s,
+        compute_s=spent.compute_s,
+        transfer_s=spent.transfer_s,
+        wait_others_s=spent.wait_others_s,
     )
 
 

@@ -12,6 +12,7 @@ from typing import Annotated, Any, Literal
 import numpy as np
 from annotated_types import Ge, Le
 
+from dystop.control.time_spent import compute_seconds
 from dystop.params import check_bounds, param
 from dystop.plan import Links, Plan
 from dystop.record import RoundRecord
@@ -153,25 +154,6 @@ def with_energy(
     return replace(record, **totals, worker_energy_j=each)
 
 
-def compute_seconds(
-    duration_s: float, first_end_s: Floats, begin_s: Floats, end_s: Floats
-) -> Floats:
-    """Return how long each worker trains in a round, [N]; times count from its opening.
-
-    A training may be under way when the round opens. An active worker begins another one, which may
-    last beyond the round; the rest of it belongs to the next rounds.
-
-    Args:
-        duration_s: H_t.
-        first_end_s: When the training that was under way ends; 0: none was, [N].
-        begin_s: When the new training begins; inf: none does, [N].
-        end_s: When the new training ends, [N].
-    """
-    first = np.clip(first_end_s, 0.0, duration_s)
-    begin = np.clip(begin_s, first, duration_s)
-    return np.asarray(first + np.clip(end_s, begin, duration_s) - begin)
-
-
 def radio_seconds(links: Links, link_s: Floats, workers: int) -> tuple[Floats, Floats]:
     """Return how long each worker sends and receives for the links of a round, [N] each.
 
@@ -198,11 +180,7 @@ def simulated_energy(
     """
     if power is None:
         return None
-    workers, active = view.fleet.workers, realised.plan.active
-    begin_s = np.full(workers, np.inf)
-    begin_s[active] = realised.begin_s
-    end_s = begin_s.copy()
-    end_s[active] += view.step_s[active] * realised.steps
-    compute_s = compute_seconds(realised.duration_s, view.remaining_s, begin_s, end_s)
-    seconds = RoundSeconds(compute_s, *radio_seconds(plan.links, realised.link_s, workers))
+    compute_s = compute_seconds(realised.spent, view.alive, plan.active)
+    radio_s = radio_seconds(plan.links, realised.link_s, view.fleet.workers)
+    seconds = RoundSeconds(compute_s, *radio_s)
     return round_energy(power, view.alive, realised.duration_s, seconds)

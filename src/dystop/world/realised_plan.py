@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from dystop.acceleration import accelerated
-from dystop.control.time_spent import NewWork, SpentParts, TimeSpent, spent_parts, total_of
+from dystop.control.time_spent import NewWork, SpentParts, spent_parts
 from dystop.control.timing import Timetable, Timing, exchange_s, has_kernel, spare_s
 from dystop.plan import Plan
 from dystop.sparse import Bools, Floats, Ints
@@ -43,7 +43,7 @@ class RealisedPlan:
     begin_s: Floats  # [B], when they begin
     duration_s: float  # H_t
     idle_s: float
-    spent: TimeSpent
+    spent: SpentParts  # of the present workers, and [A]
     comm_s: Floats  # [A]
     failed: Bools  # [A]
     link_s: Floats  # [L]
@@ -83,7 +83,7 @@ def realised_plan(
         begin_s=table.begin_s,
         duration_s=table.duration_s,
         idle_s=float(np.add.reduce(idle_s)),
-        spent=total_of(spent),
+        spent=spent,
         comm_s=table.comm_s,
         failed=np.zeros(len(plan.active), bool),
         link_s=transfer.seconds,
@@ -116,7 +116,7 @@ def time_use(
         training_s: Length of each new training, [A].
 
     Returns:
-        (idle seconds of each worker, parts of `time_spent`, what `sender_trains` returns).
+        (idle seconds of each worker, what `spent_parts` returns, what `sender_trains` returns).
     """
     workers = view.fleet.workers
     own_s = exchange_s(plan, link_s, len(progress.started_s))[plan.active]

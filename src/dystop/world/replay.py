@@ -107,8 +107,9 @@ class TraceWorld(World):
         links = plan.links
         moved = self.transfer(view.t, view.now_s, links.dst, links.src, links.fraction)
         table = reports.timetable(timing, view, plan, steps, progress, moved.seconds)
-        modelled = realised_plan(timing, view, plan, steps, progress, moved, table)
         failed = np.isin(plan.active, line.orders.node[line.orders.failed])
+        taken = np.where(failed, 0, steps)
+        modelled = realised_plan(timing, view, plan, taken, progress, moved, table)
         return replace(
             modelled,
             plan=_carried_out(plan, line.orders, failed),

@@ -10,14 +10,20 @@ from typing import Any
 
 import numpy as np
 
-from dystop.control.time_spent import NewWork, TimeSpent, time_spent
+from dystop.control.time_spent import (
+    NewWork,
+    SpentParts,
+    compute_seconds,
+    spent_parts,
+    total_of,
+)
 from dystop.control.timing import exchange_s
 from dystop.plan import Plan
 from dystop.sparse import Bools, Floats, Ints, graph_of_sorted, no_pairs
 from dystop.testbed.protocol.messages import Rejected, Report, Used
 from dystop.types import Outcome, View, no_mail
 from dystop.world import WorldState
-from dystop.world.energy import RoundSeconds, compute_seconds, radio_seconds
+from dystop.world.energy import RoundSeconds, radio_seconds
 from dystop.world.trace import Orders as TracedOrders
 from dystop.world.trace import Trainings as TracedTrainings
 from dystop.world.trace import outcome_part
@@ -68,7 +74,7 @@ def round_outcome(plan: Plan, view: View, summary: RoundReports) -> Outcome:
     links, outcomes = plan.links, link_outcomes(plan, summary.reports)
     lost = _lost(plan, outcomes, summary.reports)
     link_s = np.array([o.seconds if o else 0.0 for o in outcomes]) / summary.time_scale
-    spent = _spent(plan, view, summary, link_s)
+    spent = total_of(_spent(plan, view, summary, link_s))
     return Outcome(
         duration_s=summary.duration_s,
         comm_s=_exchange_s(plan, summary),
@@ -147,8 +153,8 @@ def reported_seconds(
     A worker that did not report its exchange has begun no new training. A training whose end is not
     reported runs until the round closes.
     """
-    first_end_s, begin_s, end_s = _training_times(plan, view, summary)
-    compute_s = compute_seconds(summary.duration_s, first_end_s, begin_s, end_s)
+    spent = _spent(plan, view, summary, outcome.link_s)
+    compute_s = compute_seconds(spent, view.alive, plan.active)
     radio_s = radio_seconds(plan.links, outcome.link_s, view.fleet.workers)
     return RoundSeconds(compute_s, *radio_s)
 
@@ -162,20 +168,19 @@ def _training_times(plan: Plan, view: View, summary: RoundReports) -> tuple[Floa
     end_s = np.full(workers, np.inf) if summary.ended_s is None else summary.ended_s - view.now_s
     first_end_s, begin_s = np.where(view.remaining_s > 0, end_s, 0.0), np.full(workers, np.inf)
     for node in plan.active.tolist():
-        if node < workers and (report := summary.reports.get(node)) is not None:
+        if (report := summary.reports.get(node)) is not None:
             first_end_s[node] = report.waited_s / summary.time_scale
             begin_s[node] = first_end_s[node] + report.seconds / summary.time_scale
     return first_end_s, begin_s, end_s
 
 
-def _spent(plan: Plan, view: View, summary: RoundReports, link_s: Floats) -> TimeSpent:
+def _spent(plan: Plan, view: View, summary: RoundReports, link_s: Floats) -> SpentParts:
     """Return what the workers did with their time, as they reported it."""
     first_end_s, begin_s, end_s = _training_times(plan, view, summary)
-    active = plan.active[plan.active < view.fleet.workers]
-    own_s = exchange_s(plan, link_s, view.fleet.nodes)[active]
-    new = NewWork(active, own_s, begin_s[active], end_s[active])
+    own_s = exchange_s(plan, link_s, view.fleet.nodes)[plan.active]
+    new = NewWork(plan.active, own_s, begin_s[plan.active], end_s[plan.active])
     no_exchange_s = np.zeros(view.fleet.workers)  # a testbed's round closes after its exchanges
-    return time_spent(summary.duration_s, view.alive, no_exchange_s, first_end_s, new)
+    return spent_parts(summary.duration_s, view.alive, no_exchange_s, first_end_s, new)
 
 
 def traced_view(view: View) -> View:
