@@ -1,16 +1,19 @@
 """The page of a study: every run on it, compared at a time that all have reached."""
 
 import json
+import re
 import shutil
+from dataclasses import replace
 
 import pytest
 
 from dystop.dashboard.run_folders import curves as curves_module
-from dystop.dashboard.run_folders.curves import Curve, CurveCache, thinned
-from dystop.dashboard.run_folders.history import EVALUATIONS
+from dystop.dashboard.run_folders.curves import CurveCache, thinned
 from dystop.dashboard.run_folders.library import Library
-from dystop.dashboard.views.study import MAX_LINES, common_time, score_at, study_view
+from dystop.dashboard.views.study import MAX_LINES, study_view
 from dystop.experiments.folders.run_folder import open_run
+from dystop.report.data.comparison.ranking import rank_groups
+from dystop.report.data.groups import group_runs
 from support.dashboard_fixtures import ask, make_run, rename_score, serving
 
 
@@ -74,20 +77,58 @@ def test_colours_follow_mechanisms_and_dashes_tell_their_groups_apart(study, tmp
     assert [group["colour"] for group in view_of(folder)["groups"]] == [0, 1]
 
 
-def curve(*points):
-    """A curve of (seconds, accuracy)."""
-    empty = dict.fromkeys(EVALUATIONS)
-    rows = [[*{**empty, "clock_s": s, "accuracy": a}.values()] for s, a in points]
-    return Curve(tuple(rows), True)
+def log_of(folder, clocks_and_scores, every_s=2.0):
+    """Give a recorded run these evaluations, planned at an interval."""
+    log, config = folder / "records.jsonl", folder / "config.toml"
+    row = next(r for r in open_run(folder).records if r.accuracy is not None)
+    rows = [
+        replace(row, round=t, clock_s=clock_s, accuracy=score)
+        for t, (clock_s, score) in enumerate(clocks_and_scores.items(), 1)
+    ]
+    log.write_text("".join(f"{r.to_json()}\n" for r in rows))
+    config.write_text(re.sub("(?m)^every_s = .*", f"every_s = {every_s}", config.read_text()))
 
 
-def test_runs_are_compared_at_a_time_that_all_have_reached():
-    slow, fast = curve((1.0, 0.1), (4.0, 0.4)), curve((2.0, 0.3), (9.0, 0.9))
-    assert common_time([slow, fast]) == 4.0
-    assert [score_at(c, 4.0) for c in (slow, fast)] == [0.4, 0.3]
-    assert common_time([slow, Curve()]) is None
-    assert common_time([]) is None
-    assert score_at(fast, 1.0) is None
+def fair_column(folder):
+    """Title and cells of the accuracy at a common time, in the report and on the page."""
+    (ranking,) = rank_groups(group_runs([open_run(f) for f in sorted(folder.glob("*-s0"))]), 0.99)
+    names = [group.mechanism.name for group in ranking.groups]
+    reported = [
+        (column.title, dict(zip(names, [cell.text for cell in column.cells], strict=True)))
+        for column in ranking.results
+        if column.title.startswith("accuracy at")
+    ]
+    shown = view_of(folder)
+    cells = {group["label"]: group["score_at"] for group in shown["groups"]}
+    return reported, [(f"accuracy at {shown['at']}", cells)] if shown["at"] else []
+
+
+def test_page_and_report_say_the_same_of_one_time(study, tmp_path):
+    """The first run stops at 6.1 s; the test that the others had for 6 s counts, not a later."""
+    ends = {
+        "dystop": {2.0: 0.1, 4.5: 0.2, 6.1: 0.761},
+        "d-psgd": {2.4: 0.2, 4.1: 0.3, 6.7: 0.771, 8.2: 0.9},
+    }
+    for name, scores in ends.items():
+        log_of(shutil.copytree(study / f"{name}-s0", tmp_path / "trial" / f"{name}-s0"), scores)
+    rows = [{"folder": f"{name}-s0", "mechanism": name} for name in ends]
+    (tmp_path / "trial" / "study.json").write_text(json.dumps({"format": 1, "runs": rows}))
+    reported, shown = fair_column(tmp_path / "trial")
+    assert reported == shown == [("accuracy at 6.70 s", {"dystop": "76.1 %", "d-psgd": "77.1 %"})]
+    log_of(tmp_path / "trial" / "d-psgd-s0", {2.4: 0.2, 6.2: 0.771})  # both end with this test
+    assert fair_column(tmp_path / "trial") == ([], [])
+
+
+def test_a_long_curve_is_compared_by_all_its_evaluations(study, tmp_path):
+    """The page draws at most 250 points of a run, and knows all of them."""
+    many = {2.0 * k: k / 1000 for k in range(1, 701)}
+    for name, end in (("dystop", 333), ("d-psgd", 700)):
+        folder = shutil.copytree(study / f"{name}-s0", tmp_path / "trial" / f"{name}-s0")
+        log_of(folder, dict(list(many.items())[:end]))
+    rows = [{"folder": f"{name}-s0", "mechanism": name} for name in ("dystop", "d-psgd")]
+    (tmp_path / "trial" / "study.json").write_text(json.dumps({"format": 1, "runs": rows}))
+    reported, shown = fair_column(tmp_path / "trial")
+    assert reported == shown == [("accuracy at 666 s", {"dystop": "33.3 %", "d-psgd": "33.3 %"})]
 
 
 def test_equal_curves_are_sent_once(study):

@@ -1,4 +1,4 @@
-"""What a comparison sets side by side: the same planned test of all runs, under telling names."""
+"""What a comparison sets side by side: what was known at one time, under telling names."""
 
 from dataclasses import replace
 
@@ -8,8 +8,8 @@ from typer.testing import CliRunner
 from dystop.cli import app
 from dystop.experiments.folders.run_folder import open_run
 from dystop.report import write_study
-from dystop.report.data.comparison.ranking import accuracy_at, rank_groups
-from dystop.report.data.groups import common_time_s, evaluation_interval_s, group_runs
+from dystop.report.data.comparison.ranking import rank_groups
+from dystop.report.data.groups import common_time_s, evaluations, group_runs
 from dystop.report.data.notices import study_notices
 from dystop.report.data.scores import evaluated_rounds
 from dystop.report.pages.study import draw_groups
@@ -39,14 +39,13 @@ def test_the_run_that_ends_first_is_not_favoured():
     others = [planned("dystop", {2.0: 0.5, 4.8: 0.6, 6.4: 0.7}),
               planned("fedavg", {3.3: 0.5, 4.9: 0.66, 6.6: 0.65, 8.2: 0.9})]  # fmt: skip
     column, cells = fair([first, *others])
-    assert column.title == "accuracy at 6 s"
-    assert "planned" in column.meaning
-    assert "within 2 s" in column.meaning
+    assert column.title == "accuracy at 6.60 s"  # when all have had the test planned for 6 s
+    assert "at or before" in column.meaning
     assert {name: cell.text for name, cell in cells.items()} == {
         "matcha": "64.0 %", "dystop": "70.0 %", "fedavg": "65.0 %",
     }  # fmt: skip
     assert [name for name, cell in cells.items() if cell.best] == ["dystop"]
-    even = [first, planned("dystop", {2.0: 0.5, 4.8: 0.9, 6.4: 0.64})]
+    even = [first, planned("dystop", {2.0: 0.5, 4.8: 0.9, 6.4: 0.64, 8.0: 0.7})]
     assert all(cell.best for cell in fair(even)[1].values())  # a tie has two stars
 
 
@@ -58,7 +57,7 @@ def test_the_planned_test_is_one_that_every_seed_has():
         planned("b", {2.0: 0.6, 5.0: 0.1}, seed=1),
     ]
     column, cells = fair(runs)
-    assert column.title == "accuracy at 2 s"
+    assert column.title == "accuracy at 2.90 s"
     assert {name: cell.value for name, cell in cells.items()} == {
         "a": pytest.approx(0.25), "b": pytest.approx(0.55),
     }  # fmt: skip
@@ -67,18 +66,27 @@ def test_the_planned_test_is_one_that_every_seed_has():
 def test_rounds_longer_than_the_interval_do_not_gain_time():
     slow, quick = planned("slow", {50.0: 0.5, 100.0: 0.9}), planned("quick", {2.0: 0.1, 60.1: 0.6})
     column, cells = fair([slow, quick])
-    assert column.title == "accuracy at 60 s"
+    assert column.title == "accuracy at 60.1 s"
     assert (cells["slow"].text, cells["quick"].text) == ("50.0 %", "60.0 %")
-    assert accuracy_at(slow.records, 60.0, 40.0) == 0.5  # 100 s is the next planned test
-    assert accuracy_at(slow.records, 60.0, 40.1) == 0.9
-    assert accuracy_at(slow.records, 1.0, 2.0) is None
+    assert [evaluations(slow).score_at(s) for s in (1.0, 50.0, 99.9, 100.0)] == [
+        None, 0.5, 0.5, 0.9
+    ]  # fmt: skip
+
+
+def test_no_column_repeats_the_final_accuracy():
+    """Runs that stop at one time have had the same tests: there is nothing else to compare."""
+    runs = [planned("a", {2.1: 0.2, 4.3: 0.4}), planned("b", {2.0: 0.3, 4.1: 0.5})]
+    (ranking,) = rank_groups(group_runs(runs), 0.99)
+    titles = [column.title for column in ranking.results]
+    assert "final accuracy" in titles
+    assert not [title for title in titles if title.startswith("accuracy at")]
 
 
 def test_multiples_of_a_decimal_fraction_are_met():
     for due in (k * 0.2 for k in (1, 3, 5, 43, 86)):  # 3 * 0.2 > 0.6, and 43 * 0.2 / 0.2 < 43
         runs = [
-            planned(name, {0.1: 0.1, due + after: 0.5}, 0.2)
-            for name, after in (("a", 0.0), ("b", 0.05))
+            planned(name, {0.1: 0.1, due: 0.5} | more, 0.2)
+            for name, more in (("a", {}), ("b", {due + 0.2: 0.6}))
         ]
         column, cells = fair(runs)
         assert column.title in (f"accuracy at {due:.{n}f} s" for n in (0, 1, 2, 3))
@@ -91,7 +99,7 @@ def test_no_column_where_no_planned_test_is_shared():
     assert common_time_s(group_runs([planned("a", {1.5: 0.5}), planned("b", {2.1: 0.5})])) is None
     assert common_time_s(group_runs([early, planned("b", {})])) is None
     far = group_runs([early, planned("b", {3.0: 0.1, 9.0: 0.5})])
-    assert common_time_s(far) == 2.0
+    assert common_time_s(far) == 3.9
     assert "common time" in " ".join(study_notices(far))
 
 
@@ -101,10 +109,8 @@ def test_without_a_common_plan_the_last_test_by_then_counts():
             planned(name, {2.0: 0.2, end: 0.5}, every_s)
             for name, every_s, end in zip("ab", plans, (6.0, 6.5), strict=True)
         ]
-        assert evaluation_interval_s(group_runs(runs)) == 0.0
         column, cells = fair(runs)
         assert (column.title, cells["b"].text) == ("accuracy at 6 s", "20.0 %")
-        assert "planned" not in column.meaning
 
 
 def test_the_engine_tests_when_the_rule_says_so(tmp_path):
@@ -120,11 +126,7 @@ def test_the_engine_tests_when_the_rule_says_so(tmp_path):
     for run in runs:
         due = [next(r.round for r in run.records if r.clock_s >= at) for at in (2.0, 4.0, 6.0)]
         assert [r.round for r in evaluated_rounds(run.records)] == list(dict.fromkeys(due))
-    column, cells = fair(runs)
-    assert column.title == "accuracy at 6 s"
-    assert [cells[run.config["mechanism"]["name"]].value for run in runs] == [
-        evaluated_rounds(run.records)[-1].accuracy for run in runs
-    ]
+    assert common_time_s(group_runs(runs)) == max(run.records[-1].clock_s for run in runs)
 
 
 def arm(seed=0, timing="paper", **blocks):

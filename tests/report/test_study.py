@@ -8,9 +8,15 @@ import pytest
 from dystop.errors import ConfigError
 from dystop.report import write_study
 from dystop.report.data.comparison.headline import rank_changes
-from dystop.report.data.comparison.ranking import accuracy_at, cost_to_target, rank_groups
+from dystop.report.data.comparison.ranking import cost_to_target, rank_groups
 from dystop.report.data.comparison.study_results import choose_target, shared_target, study_results
-from dystop.report.data.groups import common_time_s, group_runs, over_seeds, plus_minus
+from dystop.report.data.groups import (
+    accuracy_at,
+    common_time_s,
+    group_runs,
+    over_seeds,
+    plus_minus,
+)
 from dystop.report.data.notices import notices, study_notes, study_notices
 from dystop.report.data.series import clock_s, mean_curve
 from dystop.report.figures.comparison.bars import _staleness_bins
@@ -82,7 +88,7 @@ def test_time_to_target_counts_seeds_and_never_interpolates(study):
     assert cost_to_target(dystop, 0.75, clock_s).values == (30.0, 20.0)
     assert cost_to_target(slow, 0.65, clock_s).values == (30.0,)
     assert cost_to_target(slow, 0.65, clock_s).total == 2
-    assert accuracy_at(study[0].records, 29.9) == 0.7
+    assert accuracy_at(dystop, 29.9).values == (0.7, pytest.approx(0.8))
 
 
 def test_ranking_is_by_seeds_at_the_target_then_time_then_accuracy(study):

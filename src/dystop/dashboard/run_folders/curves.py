@@ -27,6 +27,8 @@ class Curve:
 
     rows: tuple[Row, ...] = ()
     is_complete: bool = False  # whether the whole log was read
+    tested_s: tuple[float, ...] = ()  # clock of every evaluation; `rows` may have fewer
+    scores: tuple[float, ...] = ()
 
 
 class CurveCache:
@@ -64,8 +66,12 @@ class CurveCache:
             follower.update()
             while follower.is_behind and time.monotonic() < end_s:
                 follower.update()
-            rows = [point.row() for point in follower.history.evaluations.points]
-            return Curve(tuple(thinned(rows)), not follower.is_behind)
+            history = follower.history
+            rows = [point.row() for point in history.evaluations.points]
+            return Curve(
+                tuple(thinned(rows)), not follower.is_behind,
+                tuple(history.tested_s), tuple(history.scores),
+            )  # fmt: skip
 
 
 def thinned(rows: Sequence[Row]) -> list[Row]:

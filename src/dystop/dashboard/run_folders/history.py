@@ -1,5 +1,6 @@
 """What is kept of a record log: downsampled series, the last round, activity of workers."""
 
+from array import array
 from collections import Counter
 
 from dystop.dashboard.run_folders.downsample import DownsampledSeries, round_point
@@ -24,6 +25,7 @@ class History:
     def __init__(self, late: LateScores | None = None) -> None:
         self._late = {} if late is None else late
         self.rounds, self.evaluations = DownsampledSeries(), DownsampledSeries()
+        self.tested_s, self.scores = array("d"), array("d")  # every evaluation, not downsampled
         self.last: RoundRecord | None = None
         self.evaluated: RoundRecord | None = None  # the last one with an accuracy
         self.positions: object = None  # of moving workers
@@ -78,6 +80,8 @@ class History:
         self.evaluated = r
         scores = (r.accuracy, r.accuracy_global, r.test_loss, r.test_loss_global)
         at = (r.round, as_number(r.clock_s), as_count(r.wire_bytes_total))
+        self.tested_s.append(r.clock_s)
+        self.scores.append(r.accuracy or 0.0)
         self.evaluations.add(round_point(at, tuple(map(as_number, scores))))
 
     def _count_active(self, record: RoundRecord) -> None:

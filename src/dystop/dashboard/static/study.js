@@ -93,7 +93,7 @@ function offerGroups() {
 
 function headRow() {
   const cells = [["group"], ["mechanism", "wide-only"], ["timing", "wide-only"],
-    [view.at ? `${view.score_name} at ${view.at}` : `${view.score_name} at a common time`, "right"], [`last ${view.score_name}`, "right"],
+    ...(view.at ? [[`${view.score_name} at ${view.at}`, "right"]] : []), [`last ${view.score_name}`, "right"],
     ["global model", "right"], ["time", "right"], ["data", "right"], ["epochs", "right"], ["finished", "right"]];
   return el("tr", {}, ...cells.map(([title, style]) => el("th", { scope: "col", class: style }, title)));
 }
@@ -109,7 +109,7 @@ function runLinks(group) {
 
 function line(group) {
   const done = group.runs.filter((run) => run.status === "finished").length;
-  const right = [group.score_at, group.score, group.global, group.clock, group.wire, group.epochs, `${done} of ${group.runs.length}`];
+  const right = [...(view.at ? [group.score_at] : []), group.score, group.global, group.clock, group.wire, group.epochs, `${done} of ${group.runs.length}`];
   return el(
     "tr",
     {},

@@ -8,23 +8,44 @@ import hashlib
 import re
 import statistics
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
+from dystop.control.stopping import has_diverged
 from dystop.dashboard.run_folders.curves import Curve, CurveCache
 from dystop.dashboard.run_folders.discovery import RunGroup
 from dystop.dashboard.run_folders.files import as_number, report_file
 from dystop.dashboard.run_folders.history import EVALUATIONS
-from dystop.dashboard.run_folders.library import Library
+from dystop.dashboard.run_folders.library import Library, RunFiles
 from dystop.dashboard.run_folders.log_reader import LogTail
 from dystop.dashboard.views.index import group_view, row_of
-from dystop.dashboard.views.summary import score_text
+from dystop.dashboard.views.summary import score_text, section
+from dystop.experiments.common_time import Evaluations, common_time_s
 from dystop.record import ACCURACY
 from dystop.units import NOTHING, data, number, seconds
 
 MAX_LINES = 240
 """Most runs whose curves one page shows."""
 _SEED = re.compile(r"-s\d+$")
-_CLOCK, _SCORE = EVALUATIONS.index("clock_s"), EVALUATIONS.index("accuracy")
+
+
+@dataclass(frozen=True)
+class DrawnRun:
+    """A run whose curve is on the page."""
+
+    row: dict[str, Any]  # of the list of runs
+    curve: Curve
+    tail: LogTail
+    files: RunFiles
+
+    @property
+    def evaluations(self) -> Evaluations:
+        """Every evaluation of the run."""
+        every_s = as_number(section(self.files, "evaluate").get("every_s")) or 0.0
+        limit = as_number(section(self.files, "stop").get("diverged")) or 0.0
+        last = None if self.row["testbed"] else self.tail.last  # no evaluation ends a testbed
+        ended = last is not None and has_diverged(limit, last)
+        return Evaluations(self.curve.tested_s, self.curve.scores, every_s, ended)
 
 
 def study_view(
@@ -46,8 +67,12 @@ def study_view(
     rows = [row_of(library, place) for place in places.values()]
     listed = group_view(found, name, rows)
     shown = [row for row in listed["rows"] if row["key"]][:MAX_LINES]
-    curves = cache.curves([places[row["name"]] for row in shown])
-    tails = [library.tail(places[row["name"]]) for row in shown]
+    chosen = [places[row["name"]] for row in shown]
+    curves = cache.curves(chosen)
+    drawn = [
+        DrawnRun(row, curve, library.tail(place), library.files(place))
+        for row, curve, place in zip(shown, curves, chosen, strict=True)
+    ]
     out = {
         "name": name,
         "kind": "sweep" if group.over else "comparison" if group.planned else "folder of runs",
@@ -61,7 +86,7 @@ def study_view(
         "left_out": max(0, len(places) - MAX_LINES),
         "columns": list(EVALUATIONS),
     }
-    out |= _groups(group, listed["rows"], shown, curves, tails)
+    out |= _groups(group, listed["rows"], drawn)
     out["cursor"] = hashlib.sha256(repr((out["groups"], curves)).encode()).hexdigest()[:16]
     if since == out["cursor"]:
         del out["runs"]
@@ -83,41 +108,51 @@ def group_label(folder: str, planned: bool) -> str:
 
 
 def _groups(
-    group: RunGroup,
-    every: Sequence[dict[str, Any]],
-    shown: Sequence[dict[str, Any]],
-    curves: Sequence[Curve],
-    tails: Sequence[LogTail],
+    group: RunGroup, every: Sequence[dict[str, Any]], drawn: Sequence[DrawnRun]
 ) -> dict[str, Any]:
     """Return the groups with their numbers, the time of the comparison, and a curve per run."""
     planned = {row["folder"] for row in group.planned}
     label = {row["name"]: group_label(row["name"], row["name"] in planned) for row in every}
     labels = list(dict.fromkeys(label.values()))
     mechanism = {label[row["name"]]: row["mechanism"] for row in every}
-    at_s = common_time(curves)
-    at = {row["name"]: k for k, row in enumerate(shown)}
+    times = _common_times(drawn)
     groups = []
     for name, colour, dash in zip(labels, *_styles(labels, mechanism), strict=True):
         here = [row for row in every if label[row["name"]] == name]
-        chosen = [at[row["name"]] for row in here if row["name"] in at]
-        numbers = _numbers([curves[k] for k in chosen], [tails[k] for k in chosen], at_s)
+        law = next((row["timing"] for row in here if row.get("timing")), "")
+        runs = [run for run in drawn if label[run.row["name"]] == name]
         groups.append(
             {
                 "label": name,
                 "mechanism": mechanism[name],
-                "timing": next((row["timing"] for row in here if row.get("timing")), ""),
+                "timing": law,
                 "colour": colour,
                 "dash": dash,
                 "runs": [{key: row[key] for key in ("key", "name", "status")} for row in here],
-                **numbers,
+                **_numbers(runs, times.get(law)),
             }
         )
     index = {name: k for k, name in enumerate(labels)}
-    runs = [
-        {"group": index[label[row["name"]]], "name": row["name"], "rows": curve.rows}
-        for row, curve in zip(shown, curves, strict=True)
+    curves = [
+        {"group": index[label[run.row["name"]]], "name": run.row["name"], "rows": run.curve.rows}
+        for run in drawn
     ]
-    return {"groups": groups, "at": None if at_s is None else seconds(at_s), "runs": runs}
+    at = " / ".join(dict.fromkeys(map(seconds, times.values())))
+    return {"groups": groups, "at": at, "runs": curves}
+
+
+def _common_times(drawn: Sequence[DrawnRun]) -> dict[str, float]:
+    """Return the time of the comparison under each timing law; empty where it tells nothing new.
+
+    Scores at the common time tell nothing new where all of them are the last ones.
+    """
+    found, is_new = {}, False
+    for law in dict.fromkeys(run.row["timing"] for run in drawn):
+        tests = [run.evaluations for run in drawn if run.row["timing"] == law]
+        if (at_s := common_time_s(tests)) is not None:
+            found[law] = at_s
+            is_new |= any([t.score_at(at_s)] != [*t.scores[-1:]] for t in tests)
+    return found if is_new else {}
 
 
 def _styles(
@@ -131,27 +166,12 @@ def _styles(
     return colours, [colours[:k].count(colour) for k, colour in enumerate(colours)]
 
 
-def common_time(curves: Sequence[Curve]) -> float | None:
-    """Return the time up to which every run that has begun was evaluated; None if one was not."""
-    ends = [as_number(curve.rows[-1][_CLOCK]) if curve.rows else None for curve in curves]
-    known = [end for end in ends if end is not None]
-    return min(known) if known and len(known) == len(ends) else None
-
-
-def score_at(curve: Curve, at_s: float) -> float | None:
-    """Return the score at the last evaluation that was not after this time."""
-    scores = [row[_SCORE] for row in curve.rows if (as_number(row[_CLOCK]) or 0.0) <= at_s]
-    return as_number(scores[-1]) if scores else None
-
-
-def _numbers(
-    curves: Sequence[Curve], tails: Sequence[LogTail], at_s: float | None
-) -> dict[str, str]:
+def _numbers(runs: Sequence[DrawnRun], at_s: float | None) -> dict[str, str]:
     """Return the numbers of a group: means over its runs, and the spread of scores."""
-    lasts = [tail.last for tail in tails if tail.last is not None]
-    tested = [tail.evaluated for tail in tails if tail.evaluated is not None]
+    lasts = [run.tail.last for run in runs if run.tail.last is not None]
+    tested = [run.tail.evaluated for run in runs if run.tail.evaluated is not None]
     name = next((r.score_name for r in tested if isinstance(r.score_name, str)), ACCURACY)
-    common = [] if at_s is None else [score_at(curve, at_s) for curve in curves]
+    common = [] if at_s is None else [run.evaluations.score_at(at_s) for run in runs]
     return {
         "score_at": _spread(common, name),
         "score": _spread([as_number(r.accuracy) for r in tested], name),

@@ -1,16 +1,16 @@
 """Groups of runs that differ in nothing but the seed: one row of a comparison each."""
 
 import json
-import math
 import statistics
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+from dystop.experiments import common_time
+from dystop.experiments.common_time import Evaluations, evaluations_of
 from dystop.experiments.folders.run_folder import RunData
 from dystop.params import flatten, short_names
 from dystop.record import RoundRecord
 from dystop.report.data.names import MechanismInfo, diverged_round, mechanism_of
-from dystop.report.data.scores import evaluated_rounds
 from dystop.report.data.settings import differing_settings
 from dystop.units import NOTHING, data_unit, digits, energy_unit, known, number, percent
 
@@ -170,30 +170,16 @@ def _plain(value: str) -> str:
     return value.strip('"').removesuffix(".0")
 
 
-def evaluation_interval_s(groups: Sequence[Group]) -> float:
-    """Return the configured seconds between two evaluations; 0 where the runs do not agree."""
-    sections = [run.config.get("evaluate") or {} for group in groups for run in group.runs]
-    found = {float(section.get("every_s") or 0.0) for section in sections}
-    return found.pop() if len(found) == 1 else 0.0
+def evaluations(run: RunData) -> Evaluations:
+    """Return the evaluations of a run."""
+    return evaluations_of(run.records, run.config, diverged=diverged_round(run) is not None)
 
 
 def common_time_s(groups: Sequence[Group]) -> float | None:
-    """Return the last clock time at which the accuracies of all runs compare.
+    """Return the last clock time at which the accuracies of all runs compare, if there is one."""
+    return common_time.common_time_s([evaluations(run) for group in groups for run in group.runs])
 
-    Where all runs are evaluated at the same interval, it is the last planned evaluation that every
-    run reached. Otherwise it is the last time by which every run was evaluated, and no run has
-    ended its evaluations. Runs that ended because their models diverged do not count. None where no
-    such time exists.
-    """
-    runs = [run for group in groups for run in group.runs if diverged_round(run) is None]
-    histories = [evaluated_rounds(run.records) for run in runs]
-    if not histories or not all(histories):
-        return None
-    first = max(rows[0].clock_s for rows in histories)
-    last = min(rows[-1].clock_s for rows in histories)
-    step_s = evaluation_interval_s(groups)
-    if not step_s:
-        return last if last >= first else None
-    k = math.floor(last / step_s)
-    due = (k + 1 if (k + 1) * step_s <= last else k) * step_s  # a quotient is rounded: 8.6 / 0.2
-    return due if due > 0 and first < due + step_s else None
+
+def accuracy_at(group: Group, clock_s: float) -> SeedSpread:
+    """Return the accuracy that was known at a time, seed by seed."""
+    return over_seeds(evaluations(run).score_at(clock_s) for run in group.runs)

@@ -4,15 +4,14 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from dystop.experiments.folders.run_folder import RunData
 from dystop.record import RoundRecord
 from dystop.report.data.comparison.leads import first_place
 from dystop.report.data.comparison.sweep_layout import Panel, SweepLayout, panels
 from dystop.report.data.groups import (
     Group,
     SeedSpread,
+    accuracy_at,
     common_time_s,
-    evaluation_interval_s,
     in_bytes,
     in_joules,
     in_percent,
@@ -21,7 +20,7 @@ from dystop.report.data.groups import (
     plus_minus,
 )
 from dystop.report.data.names import diverged_round
-from dystop.report.data.scores import Score, evaluated_rounds, first_reaching
+from dystop.report.data.scores import Score, first_reaching
 from dystop.report.data.summary import RunSummary, summarise
 from dystop.report.data.summary_table import TARGET_RULE, TableCell
 from dystop.report.data.time_shares import MEANINGS, PARTS
@@ -72,20 +71,6 @@ def cost_to_target(group: Group, target: float | None, quantity: CumulativeQuant
     """
     rows = [None if target is None else first_reaching(run.records, target) for run in group.runs]
     return over_seeds(None if row is None else quantity(row) for row in rows)
-
-
-def accuracy_at(
-    records: Sequence[RoundRecord], clock_s: float, within_s: float = 0.0
-) -> float | None:
-    """Return the accuracy of the evaluation planned for a time, else of the last one before it.
-
-    A planned evaluation takes place when the first round closes at or after its time. Where no
-    round closes within `within_s` of that time, the evaluation before it still holds.
-    """
-    rounds = evaluated_rounds(records)
-    planned = [r.accuracy for r in rounds if clock_s <= r.clock_s < clock_s + within_s]
-    before = [r.accuracy for r in rounds if r.clock_s <= clock_s]
-    return planned[0] if planned else before[-1] if before else None
 
 
 def rank_groups(
@@ -231,10 +216,15 @@ def _why(summaries: Summaries) -> list[TableColumn]:
 
 
 def _accuracies(groups: Sequence[Group], summaries: Summaries, score: Score) -> list[TableColumn]:
-    """Return the accuracy at the common time, if there is one, and at the end of each run."""
-    at_s = common_time_s(groups)
-    columns = [] if at_s is None else [_accuracy_at_common_time(groups, at_s, score)]
+    """Return the accuracy at the end of each run, and at the common time where it is another."""
     final = [over_seeds(s.accuracy for s in seeds) for seeds in summaries]
+    at_s, columns = common_time_s(groups), []
+    common = final if at_s is None else [accuracy_at(group, at_s) for group in groups]
+    if common != final:
+        meaning = "the fair comparison: the last evaluation of each run at or before this time"
+        columns.append(
+            _accuracy_column(f"accuracy at {seconds(at_s)}", meaning, common, groups, score)
+        )
     merged = [over_seeds(s.accuracy_global for s in seeds) for seeds in summaries]
     meaning = "mean over the workers' own models at the last evaluation of each run"
     columns.append(_accuracy_column("final accuracy", meaning, final, groups, score))
@@ -268,26 +258,6 @@ def _index(spread: SeedSpread) -> str:
 def _is_known(summaries: Summaries, of: Callable[[RunSummary], float | None]) -> bool:
     """Return whether any run has a value."""
     return any(of(s) is not None for seeds in summaries for s in seeds)
-
-
-def _accuracy_at_common_time(groups: Sequence[Group], at_s: float, score: Score) -> TableColumn:
-    step_s = evaluation_interval_s(groups)
-    spreads = [over_seeds(_accuracy_of(run, at_s, step_s) for run in g.runs) for g in groups]
-    rule = (
-        "each run at its first evaluation at or after this time, the last planned evaluation that "
-        f"all runs reached; a run without one within {seconds(step_s)} counts its last one before"
-        if step_s
-        else "the last evaluation of each run by the time that every run reached"
-    )
-    title = f"accuracy at {seconds(round(at_s, 9))}"  # 3 * 0.2 is not quite 0.6
-    return _accuracy_column(title, f"the fair comparison: {rule}", spreads, groups, score)
-
-
-def _accuracy_of(run: RunData, clock_s: float, within_s: float) -> float | None:
-    """Return the accuracy of a run at a time; None if its models have diverged before."""
-    if diverged_round(run) is not None and run.records[-1].clock_s < clock_s:
-        return None
-    return accuracy_at(run.records, clock_s, within_s)
 
 
 def _accuracy_column(

@@ -12,7 +12,7 @@ from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.ticker import FixedLocator, NullLocator
 
-from dystop.report.data.comparison.ranking import accuracy_at, cost_to_target
+from dystop.report.data.comparison.ranking import cost_to_target
 from dystop.report.data.comparison.sweep_layout import (
     MECHANISM,
     Panel,
@@ -23,8 +23,8 @@ from dystop.report.data.comparison.sweep_layout import (
 from dystop.report.data.groups import (
     Group,
     SeedSpread,
+    accuracy_at,
     common_time_s,
-    evaluation_interval_s,
     over_seeds,
 )
 from dystop.report.data.scores import score_of
@@ -194,14 +194,10 @@ def _alt(what: str, found: Sweep, measure: Measure, scale: float) -> str:
 
 def own_accuracy(groups: Sequence[Group]) -> tuple[Measure, str]:
     """Return accuracy of own models at the common time, else at the end; and that time as text."""
-    at_s, step_s = common_time_s(groups), evaluation_interval_s(groups)
+    at_s = common_time_s(groups)
     if at_s is None:
         return lambda g: over_seeds(s.accuracy for s in summarise(g.runs)), "at the end of each run"
-
-    def by_then(group: Group) -> SeedSpread:
-        return over_seeds(accuracy_at(run.records, at_s, step_s) for run in group.runs)
-
-    return by_then, f"after {seconds(round(at_s, 9))}"
+    return lambda g: accuracy_at(g, at_s), f"after {seconds(at_s)}"
 
 
 def _at_end(read: Callable[[RunSummary], float | None]) -> Measure:
