@@ -14,6 +14,7 @@ from dystop.dashboard.run_folders.log_reader import LogFollower
 from dystop.dashboard.views import last_round_map as map_module
 from dystop.dashboard.views import run as view_module
 from dystop.dashboard.views import workers as workers_module
+from dystop.dashboard.views.index import index_view
 from dystop.dashboard.views.last_round_map import last_round_map
 from dystop.dashboard.views.run import cursor, round_view, run_view
 from dystop.dashboard.views.workers import (
@@ -218,7 +219,10 @@ def test_a_run_that_goes_on_and_one_whose_process_is_gone(run):
     assert shown["end"].endswith("dystop resume RUN")
     update_info(run, kind="testbed")
     assert "dystop testbed --resume RUN" in view_of(run)["end"]
-    assert ("runs on", "testbed: real processes, measured seconds") in view_of(run)["facts"]
+    shown = view_of(run)
+    assert ("runs on", "testbed: real processes, measured seconds") in shown["facts"]
+    (row,) = index_view(Library(run.parent))["groups"][0]["rows"]
+    assert dict(shown["facts"])["timing law"] == row["timing"] == "testbed"
     update_info(run, status="failed", stop_reason="ValueError: no")
     assert view_of(run)["end"] == "Failed: ValueError: no"
 

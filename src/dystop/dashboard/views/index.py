@@ -83,7 +83,7 @@ def row_of(library: Library, location: RunLocation) -> dict[str, Any]:
         "mechanism": mechanism(files),
         "data": data_text(files),
         "testbed": is_testbed(files),
-        "timing": "testbed" if is_testbed(files) else timing_law(files),
+        "timing": timing_law(files),
         "round": number(last.round if last else None),
         "rounds": number(limit),
         "clock": seconds(as_number(last.clock_s) if last else None),
