@@ -8,10 +8,11 @@ import pytest
 from dystop.experiments.folders.run_folder import RunData
 from dystop.report import default_target, draw_runs, summarise, summary_rows
 from dystop.report.data.names import mechanism_of, rerun_command, run_labels, timing_text
-from dystop.report.data.notices import notices
+from dystop.report.data.notices import different_experiments, notices
 from dystop.report.data.scores import first_reaching
 from dystop.report.data.series import MAX_POINTS, series, staleness_shares
 from dystop.report.data.summary_table import summary_table
+from dystop.report.pages.runs import render_runs
 from support.fake_runs import fake_run, plain_record
 
 
@@ -125,6 +126,64 @@ def test_a_run_without_a_description_still_has_a_name():
     run = replace(fake_run(rounds=1), info={}, config={"mechanism": {"name": "own"}})
     assert mechanism_of(run).title == "own"
     assert mechanism_of(replace(run, config={})).name == "unknown mechanism"
+
+
+def settings(name, mechanism="dystop", /, **sections):
+    """A run with these keys on top of its configuration."""
+    run = fake_run(name, mechanism, rounds=30, top=0.9)
+    return replace(run, config={**run.config, **sections})
+
+
+def page_of(*runs):
+    return render_runs(runs, summarise(runs, 0.5), [])
+
+
+def test_runs_of_different_experiments_have_no_best():
+    small = settings("a", model={"name": "softmax"}, fleet={"workers": 6}, world={"range_m": 40.0})
+    large = settings("b", model={"name": "cnn"}, fleet={"workers": 9}, world={"range_m": 70.0})
+    note = notices([small, large])[0]
+    for fact in ("model.name = softmax, cnn", "fleet.workers = 6, 9", "world.range_m = 40, 70"):
+        assert fact in note
+    page = page_of(small, large)
+    assert 'class="best"' not in page
+    assert "star marks" not in page
+    assert page.index("fleet.workers = 6, 9") < page.index("<h2>")
+
+
+def test_a_note_on_experiments_stays_short():
+    many = [settings(f"r{k}", other={f"key{j}": 10**k for j in range(30)}) for k in range(9)]
+    note = notices(many)[0]
+    assert len(note) < 400
+    assert "25 more" in note
+    assert "9 values" in note
+
+
+@pytest.mark.parametrize(
+    ("sections", "differ"),
+    [
+        ({"mechanism": {"name": "dystop", "V": 99.0}}, False),
+        ({"seed": 7, "name": "other", "output": {"models": "all"}}, False),
+        ({"stop": {"rounds": 99}, "evaluate": {"every_rounds": 2}}, False),
+        ({"training": {"device": "cuda"}, "data": {"root": "elsewhere"}}, False),
+        ({"world": {"range_m": 40.0}}, False),  # the default, which an older run does not hold
+        ({"training": {"learning_rate": 0.5}}, True),
+        ({"testbed": {"links": "free"}}, True),
+        ({"evaluate": {"samples": 10}}, True),
+    ],
+)
+def test_what_makes_another_experiment(sections, differ):
+    pair = settings("a", data={}, output={}, training={}), settings("b", "matcha", **sections)
+    pair = tuple(replace(run, fleet={}) for run in pair)
+    assert bool(different_experiments(pair)) == differ
+    assert ("star marks" in page_of(*pair)) != differ
+
+
+def test_measured_and_simulated_seconds_have_no_best():
+    simulated, real = settings("a"), settings("b", "matcha")
+    real = replace(real, info={**real.info, "kind": "testbed"})
+    assert different_experiments([simulated, real])
+    assert not different_experiments([real, real])
+    assert 'class="best"' not in page_of(simulated, real)
 
 
 def test_command_survives_a_folder_with_spaces():

@@ -11,7 +11,7 @@ from dystop.experiments.folders.run_folder import RunData
 from dystop.params import flatten, short_names
 from dystop.record import RoundRecord
 from dystop.report.data.names import MechanismInfo, diverged_round, mechanism_of
-from dystop.report.data.settings import differing_settings
+from dystop.report.data.settings import differing_settings, plain_value
 from dystop.units import NOTHING, data_unit, digits, energy_unit, known, number, percent
 
 _SEED_KEYS = ("seed", "name")
@@ -154,20 +154,11 @@ def _label_suffixes(runs: Sequence[RunData]) -> list[str]:
     """Return the settings on which runs of one label differ, or a number where they are many."""
     rows = [row for row in differing_settings(runs) if row[0] not in _SEED_KEYS]
     short = short_names({key: None for run in runs for key, _ in flatten(run.config)})
-    columns = [[f", {short[key]} = {_plain(v)}" for v in values] for key, values in rows]
+    columns = [[f", {short[key]} = {plain_value(v)}" for v in values] for key, values in rows]
     suffixes = ["".join(each) for each in zip(*columns, strict=True)]
     if len(rows) <= _MAX_LABEL_KEYS and len(set(suffixes)) == len(runs):
         return suffixes
     return [f" #{k}" for k in range(1, len(runs) + 1)]
-
-
-def _plain(value: str) -> str:
-    """Return a JSON value without quotes and without a zero fraction.
-
-    >>> _plain("10.0"), _plain("0.4"), _plain('"combined"')
-    ('10', '0.4', 'combined')
-    """
-    return value.strip('"').removesuffix(".0")
 
 
 def evaluations(run: RunData) -> Evaluations:

@@ -19,6 +19,7 @@ from dystop.report.data.names import (
     worker_count,
 )
 from dystop.report.data.scores import evaluated_rounds
+from dystop.report.data.settings import experiment_settings, plain_value
 from dystop.report.data.summary import idle_share
 from dystop.report.data.summary_table import SAME_END
 from dystop.training.models.catalogue import MODELS
@@ -29,13 +30,20 @@ _MIN_EPOCHS = 3  # after which any model should have learnt something
 _CHANCE_FACTOR = 1.1  # times the accuracy of guessing: chance alone hardly gives more
 _MOSTLY_IDLE = 0.8  # share of worker time
 _LARGE_LOSS = 1e3  # cross-entropy of guessing is ln K, below 12 for 100,000 classes
+_OWN_SENTENCE = ("engine.timing", "engine.publish")  # keys whose difference has one
+_MAX_KEYS, _MAX_VALUES = 5, 40  # settings that a note lists, and letters of their values
 _NOT_NEGATIVE = {"d-psgd": "metropolis", "matcha": "nonnegative"}
 """Weights that are never negative, for mechanisms whose weights "optimal" may be."""
 
 
 def notices(runs: Sequence[RunData]) -> list[str]:
     """Return the warnings for the report of one run or several."""
-    return [*run_notices(runs), *_incomparable(runs)]
+    repeated = len({run.path for run in runs}) < len(runs)
+    return [
+        *different_experiments(runs),
+        *run_notices(runs),
+        *(["The same run folder is listed more than once."] if repeated else []),
+    ]
 
 
 def run_notices(runs: Sequence[RunData]) -> list[str]:
@@ -278,9 +286,11 @@ def _reconstructions(runs: Sequence[RunData]) -> list[str]:
     return [text] if rebuilt else []
 
 
-def _incomparable(runs: Sequence[RunData]) -> list[str]:
-    """Name the differences that make a comparison between the runs unfair."""
-    out = []
+def different_experiments(runs: Sequence[RunData]) -> list[str]:
+    """Say why the numbers of runs do not compare; empty where they are runs of one experiment."""
+    out = _different_settings(runs)
+    if len({run.info.get("kind") == "testbed" for run in runs}) > 1:
+        out.append("Some seconds are measured and others simulated: they do not compare.")
     if len({str(run.info.get("timing")) for run in runs}) > 1:
         out.append("The runs use different timing laws: their simulated times do not compare.")
     if len({str(run.info.get("publish")) for run in runs}) > 1:
@@ -288,9 +298,32 @@ def _incomparable(runs: Sequence[RunData]) -> list[str]:
     by_settings = _by_settings(runs, lambda run: str(run.fleet.get("label_counts")))
     if any(len(found) > 1 for found in by_settings.values()):
         out.append("The runs do not share one data split.")
-    if len({run.path for run in runs}) < len(runs):
-        out.append("The same run folder is listed more than once.")
     return out
+
+
+def _different_settings(runs: Sequence[RunData]) -> list[str]:
+    """Name the settings in which runs are different experiments, those of the clock apart."""
+    found = [row for row in experiment_settings(runs) if row[0] not in _OWN_SENTENCE]
+    if not found:
+        return []
+    texts = [f"{key} = {_values_text(values)}" for key, values in found[:_MAX_KEYS]]
+    more = len(found) - len(texts)
+    rest = f"; and {plural(more, 'more key')}, listed under Settings" if more else ""
+    return [
+        "These runs are different experiments, so no value is marked as the best: "
+        f"{'; '.join(texts)}{rest}."
+    ]
+
+
+def _values_text(values: Sequence[str]) -> str:
+    """Return distinct values in the order of the runs, or how many there are.
+
+    >>> _values_text(['"cnn"', '"softmax"', '"cnn"']), _values_text([f"{k}e9" for k in range(20)])
+    ('cnn, softmax', '20 values')
+    """
+    distinct = list(dict.fromkeys(map(plain_value, values)))
+    text = ", ".join(distinct)
+    return text if len(text) <= _MAX_VALUES else f"{len(distinct)} values"
 
 
 def study_notes(groups: Sequence[Group]) -> list[str]:

@@ -1,9 +1,12 @@
 """Settings of runs: dotted keys, where runs differ, and values as text."""
 
 import json
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from dystop.experiments.config import Experiment
+from dystop.experiments.config.keys import keys_of
 from dystop.experiments.folders.run_folder import RunData
 from dystop.params import flatten
 from dystop.units import NOTHING
@@ -12,6 +15,12 @@ UNSET = "unset"
 """Text for a key without a value, as the configuration spells it."""
 
 _MECHANISM = "mechanism.name"
+_OF_ONE_EXPERIMENT = re.compile(
+    r"name|seed|reading|(mechanism|output|stop)\..*|evaluate\.(every_s|every_rounds|per_worker)"
+    r"|training\.(device|path|compile|chunk|lanes|evaluation_batch|memory_limit_gb)|engine\.ahead"
+    r"|data\.root|testbed\.(?!devices|links|trace|time_scale).*"
+)
+"""Keys that may differ between runs of one experiment."""
 
 Table = list[tuple[str, str]]
 """Rows of key and value."""
@@ -36,6 +45,23 @@ def differing_settings(runs: Sequence[RunData]) -> list[tuple[str, list[str]]]:
     return [(key, values) for key, values in rows if len(set(values)) > 1]
 
 
+def experiment_settings(runs: Sequence[RunData]) -> list[tuple[str, list[str]]]:
+    """Return the settings that make runs different experiments, with one value per run.
+
+    Mechanism and seed may differ, and what says how long a run is watched, where it is stored and
+    how quickly it is computed. A key that an older run does not hold has its default.
+    """
+    defaults = {key.name: key.default for key in keys_of(Experiment)}
+    rows = []
+    for key, values in differing_settings(runs):
+        default = defaults.get(key)
+        usual = UNSET if default is None else json.dumps(default, default=str, ensure_ascii=False)
+        found = [usual if value == UNSET else value for value in values]
+        if len(set(found)) > 1 and not _OF_ONE_EXPERIMENT.fullmatch(key):
+            rows.append((key, found))
+    return rows
+
+
 def _value(key: str, table: Mapping[str, str], tables: Sequence[Mapping[str, str]]) -> str:
     """Return the value of a key; "unset", or a dash where the run's mechanism has no such key."""
     if key in table:
@@ -43,6 +69,15 @@ def _value(key: str, table: Mapping[str, str], tables: Sequence[Mapping[str, str
     owners = {other.get(_MECHANISM) for other in tables if key in other}
     foreign = key.startswith("mechanism.") and table.get(_MECHANISM) not in owners
     return NOTHING if foreign else UNSET
+
+
+def plain_value(value: str) -> str:
+    """Return a JSON value without quotes and without a zero fraction.
+
+    >>> plain_value("10.0"), plain_value("0.4"), plain_value('"combined"')
+    ('10', '0.4', 'combined')
+    """
+    return value.strip('"').removesuffix(".0")
 
 
 def value_of(run: RunData, key: str) -> Any:

@@ -226,24 +226,30 @@ def _shares_text(summary: RunSummary) -> str:
     return " / ".join(share_texts(TimeShares(*known_parts)))
 
 
-def summary_table(summaries: Sequence[RunSummary], score: Score | None = None) -> list[SummaryRow]:
+def summary_table(
+    summaries: Sequence[RunSummary], score: Score | None = None, *, mark: bool = True
+) -> list[SummaryRow]:
     """Return the summary table, metric by metric; the best run of each metric is marked.
 
     Args:
         summaries: The numbers of the runs.
         score: The score of their task; by default an accuracy.
+        mark: Whether to mark the best; not so where runs are different experiments.
     """
-    score = score or Score()
-    return [_summary_row(metric, summaries, score) for metric in metrics(summaries, score)]
+    score, mark = score or Score(), mark and len(summaries) > 1
+    return [
+        _summary_row(metric, summaries, score, mark=mark) for metric in metrics(summaries, score)
+    ]
 
 
-def _summary_row(metric: Metric, summaries: Sequence[RunSummary], score: Score) -> SummaryRow:
+def _summary_row(
+    metric: Metric, summaries: Sequence[RunSummary], score: Score, *, mark: bool
+) -> SummaryRow:
     values = [metric.value(s) for s in summaries]
     present = [v for v in values if v is not None]
     pick = max if metric.better == "high" else min
     comparable = not metric.at_end or _end_together(summaries)
-    several = len(summaries) > 1
-    best = pick(present) if metric.better and comparable and several and present else None
+    best = pick(present) if mark and metric.better and comparable and present else None
     cells = [
         TableCell(metric.show(s), value=v, best=best is not None and v == best)
         for s, v in zip(summaries, values, strict=True)

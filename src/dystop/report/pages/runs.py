@@ -15,7 +15,7 @@ from dystop.report.data.names import (
     run_status,
     timing_text,
 )
-from dystop.report.data.notices import notices
+from dystop.report.data.notices import different_experiments, notices
 from dystop.report.data.scores import Score, score_of
 from dystop.report.data.settings import Table, differing_settings, setting_rows
 from dystop.report.data.summary import (
@@ -106,8 +106,8 @@ def render_runs(
         plots: The figures, in reading order.
         requested: Whether the target was requested, and not chosen by default.
     """
-    score = score_of(runs)
-    table = summary_table(summaries, score)
+    score, comparable = score_of(runs), not different_experiments(runs)
+    table = summary_table(summaries, score, mark=comparable)
     headline = (*HEADLINE_METRICS, f"final {score.name}")
     return render_template(
         "report.html.jinja",
@@ -117,6 +117,7 @@ def render_runs(
         shared=_shared_rules(runs),
         lines=table,
         tiles=[line for line in table if line.title.startswith(headline)],
+        starred=comparable and len(runs) > 1,
         names=[s.label for s in summaries],
         target=_target_sentence(summaries, score, requested=requested),
         charts=inline_figures(plots),
