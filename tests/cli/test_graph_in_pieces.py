@@ -16,7 +16,10 @@ def test_a_ring_in_pieces_is_named(tmp_path, pairs):
     words = [*WORDS, *SMALL, f"mechanism.pairs={pairs}", "--out", str(tmp_path), "--name", "ring"]
     done = CliRunner().invoke(app, ["run", *words])
     assert done.exit_code == 0, done.output
-    start, _, _ = done.output.partition("round 1")
+    start, _, rest = done.output.partition("round 1")
     page = (tmp_path / "ring" / "report" / "report.html").read_text()
     apart = "the graph of the mechanism is not connected"
     assert start.count(apart) == page.count(apart) == (pairs == "all")
+    assert apart not in rest
+    again = CliRunner().invoke(app, ["report", str(tmp_path / "ring")])
+    assert again.output.count(apart) == (pairs == "all")

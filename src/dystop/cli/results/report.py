@@ -25,13 +25,20 @@ def write(runs: Sequence["RunData"], out: Path, target: float | None) -> Path:
     return write_report(runs, out, target=target).html
 
 
-def show_summary(runs: Sequence["RunData"], target: float | None = None) -> None:
-    """Show the summary table of the report: one run as rows, several runs as columns."""
+def show_summary(runs: Sequence["RunData"], target: float | None = None, told: str = "") -> None:
+    """Show the summary table of the report: one run as rows, several runs as columns.
+
+    Args:
+        runs: The runs.
+        target: The accuracy of the rows about a target; chosen from the runs if not given.
+        told: A notice that was printed when the run began, and is not printed again.
+    """
     from dystop.report import summary_rows
     from dystop.report.data.notices import notices
 
     for sentence in notices(runs):
-        echo(f"note: {sentence}", colour="yellow", err=True)
+        if not told or told not in sentence:
+            echo(f"note: {sentence}", colour="yellow", err=True)
     rows = summary_rows(runs, target)
     names = list(rows[0])
     if len(rows) == 1:
