@@ -98,7 +98,9 @@ class TestbedParams:
         "device classes; free: no emulation",
     )
     links: Literal["world", "free", "trace"] = param(
-        "world", "bandwidth: world: from the channel model; free: unlimited; trace: as recorded"
+        "world",
+        "bandwidth: world: from the channel model; free: unlimited, and everybody is in reach of "
+        "everybody; trace: as recorded",
     )
     trace: str = param("", "run folder with the recorded link rates, for links = trace")
     time_scale: Positive = param(1.0, "real seconds per emulated second; 0.1: ten times as fast")

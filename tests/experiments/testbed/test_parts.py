@@ -15,6 +15,7 @@ from dystop.experiments.testbed.coordinator_run import TraceLog
 from dystop.experiments.testbed.enrolment import (
     ENROLMENT,
     check_testbed,
+    coordinator_setup,
     node_names,
     node_of,
     read_enrolment,
@@ -29,6 +30,29 @@ from dystop.training.trainer import Trainer
 from dystop.world.capacity import JETSONS, jetson_factors
 
 SMALL = ["data.name=synthetic", "fleet.workers=4", "stop.rounds=3", "data.train_limit=200"]
+LESSON = ["fleet.workers=4", "model.name=softmax", "data.name=synthetic"]  # of the two hosts
+
+
+@pytest.mark.parametrize("yard", [[], ["world.range_m=40"], ["world.mobility.enabled=true"]])
+@pytest.mark.parametrize("mechanism", ["dystop", "fedavg"])
+def test_with_free_links_everybody_is_in_reach(yard, mechanism):
+    free = [*LESSON, *yard, f"mechanism.name={mechanism}", "testbed.links=free"]
+    run = prepare(read_experiment(None, free))
+    setup = coordinator_setup(run.experiment, run.enrolment, "run")
+    nodes = setup.fleet.nodes
+    for now_s in (0.0, 60.0):
+        seen = setup.world.observe(1, now_s)
+        assert seen.reach.edges == nodes * (nodes - 1)
+        assert (seen.distance_m > 0).all()
+        assert seen.link_s.max() < 20 * seen.link_s.min()  # no distance slows a link
+    assert run.physics["connected"] == "yes"
+    assert run.fleet["range_m"] >= np.hypot(*run.fleet["area_m"])
+
+
+def test_emulated_links_keep_the_range():
+    run = prepare(read_experiment(None, [*LESSON, "world.range_m=40"]))
+    assert run.physics["connected"].startswith("no")
+    assert run.fleet["range_m"] == 40.0
 
 
 @pytest.fixture(scope="module", params=["softmax", "mlp", "cnn"])

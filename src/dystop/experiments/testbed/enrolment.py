@@ -6,6 +6,7 @@ needs data and models.
 
 import hashlib
 import json
+import math
 import secrets
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
@@ -34,6 +35,7 @@ from dystop.world import TraceWorld, Transfer, World, WorldState, read_trace
 from dystop.world.capacity import jetson_factors
 from dystop.world.capacity import step_seconds as drawn_step_seconds
 from dystop.world.energy import power_of
+from dystop.world.params import WorldParams
 
 ENROLMENT, STATUS, INCIDENTS = "enrolment.json", "coordinator.json", "incidents.json"
 KIND, SETTINGS_SHA256 = "testbed", "essence_sha256"  # a value and a key of `run.json`
@@ -306,10 +308,18 @@ class EmulatedWorld:
 
 def world_of(experiment: Experiment, fleet: Fleet) -> World:
     """Build the world that gives positions, reach, budgets and first estimates."""
-    place = experiment.world, fleet.workers, fleet.model_bytes, experiment.seed, fleet.server
+    is_free = experiment.testbed.links == "free"
+    params = _everybody_in_reach(experiment.world) if is_free else experiment.world
+    place = params, fleet.workers, fleet.model_bytes, experiment.seed, fleet.server
     if experiment.testbed.links == "trace":
         return TraceWorld(read_trace(Path(experiment.testbed.trace)), *place)
     return World(*place)
+
+
+def _everybody_in_reach(params: WorldParams) -> WorldParams:
+    """Return the world of links that nothing emulates: no distance is too far or slows a link."""
+    channel = replace(params.channel, path_loss_exponent=0.0)
+    return replace(params, range_m=math.hypot(*params.area_m), channel=channel)
 
 
 def coordinator_setup(experiment: Experiment, enrolment: Enrolment, run: str) -> CoordinatorSetup:
