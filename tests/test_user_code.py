@@ -1,6 +1,7 @@
 """An error in a mechanism or model of the user's own is blamed on its file and line."""
 
 import itertools
+from importlib import import_module
 from importlib.metadata import EntryPoint
 
 import pytest
@@ -8,6 +9,7 @@ from typer.testing import CliRunner
 
 import dystop.mechanisms
 from dystop.cli import app
+from dystop.errors import UserCodeError
 from dystop.mechanisms.registry import GROUP, Registry
 
 SMALL = [
@@ -56,6 +58,21 @@ class Mine(DySTop):
 
     def {method}(self, *given):
         return given[0].no_such # bad
+"""
+TASK = """
+import dystop
+from pathlib import Path
+from torch.nn.functional import cross_entropy
+
+class Scalar(dystop.Classification):
+    def losses(self, outputs, targets):
+        return cross_entropy(outputs, targets)
+
+class Later(dystop.Classification):
+    def measures(self, outputs, targets):
+        if len(targets) > 6 and Path("fails").exists():
+            raise ValueError("later")
+        return super().measures(outputs, targets)
 """
 
 
@@ -110,10 +127,52 @@ def test_a_mechanism(method, module, monkeypatch, tmp_path):
         monkeypatch.setattr(f"dystop.experiments.config.{place}.MECHANISMS", found)
     done = call("run", "mechanism.name=mine", "model.name=softmax", *SMALL)
     assert_blamed(done, name, text, "AttributeError")
+    assert not list(tmp_path.glob("runs/*"))  # it failed before its first round
+
+
+def test_a_task(module, tmp_path):
+    name = module(TASK)
+    words = [f"task.name={name}:Scalar", "model.name=softmax", *SMALL, "--name", "own"]
+    for _ in range(2):  # the name stays free
+        done = call("run", *words)
+        assert done.exit_code == 4, done.output
+        facts = [f"{name}:Scalar", "losses", "shape ()", 'reduction="none"']
+        assert all(fact in done.stderr for fact in facts), done.stderr
+        assert "bug in dystop" not in done.output
+        assert not (tmp_path / "runs").exists()
+
+
+def test_a_run_that_fails_later_is_kept_and_one_that_is_resumed_too(module, tmp_path):
+    name = module(TASK)
+    flag = tmp_path / "fails"
+    words = [f"task.name={name}:Later", "model.name=softmax", *SMALL, "evaluate.every_rounds=2"]
+    flag.touch()
+    assert call("run", *words, "output.checkpoint_every=1", "--name", "own").exit_code == 4
+    assert (tmp_path / "runs/own/records.jsonl").read_text()
+    records = tmp_path / "runs/own/records.jsonl"
+    records.write_text("")
+    for file in (tmp_path / "runs/own/checkpoints").iterdir():
+        file.unlink()
+    assert call("resume", "runs/own").exit_code == 4  # before its first round
+    assert records.is_file()
+    flag.unlink()
+    assert call("resume", "runs/own").exit_code == 0
+
+
+@pytest.mark.parametrize("kind", ["factory", "forward"])
+def test_an_object_in_python(kind, module, monkeypatch, tmp_path):
+    text, what = MODELS[kind]
+    name = module(text)
+    monkeypatch.syspath_prepend(tmp_path)
+    make = import_module(name).make
+    with pytest.raises(UserCodeError, match=f"{name}.py:{line_of(text)}: {what}") as caught:
+        dystop.simulate(dataset="synthetic", model=make, workers=3, rounds=1)
+    assert type(caught.value.__cause__).__name__ == what
 
 
 def test_an_error_of_dystop_is_still_one_of_dystop(module, monkeypatch):
     module("x = 1")
+    monkeypatch.setattr("dystop.user_code._CHOSEN", set())
     monkeypatch.setattr("dystop.experiments.run.build", lambda experiment: 1 / 0)
     done = call("run", "model.name=softmax", *SMALL)
     assert (done.exit_code, "bug in dystop" in done.stderr) == (1, True)

@@ -9,7 +9,7 @@ DystopError               1
 ├── TransportError        2   a port, an address or a certificate cannot be used
 ├── StorageError          3   the disk refused a write; earlier commits are safe
 ├── PlanError             4   a mechanism returned a plan that breaks the contract
-├── UserCodeError         4   the user's own mechanism or model raised an error
+├── UserCodeError         4   the user's own mechanism, model or task fails
 ├── VerificationError     5   a repeated run differs from the recorded one
 └── DivergedError         7   the models of a run have diverged; its records are kept
 
@@ -75,7 +75,7 @@ class PlanError(DystopError):
 
 
 class UserCodeError(DystopError):
-    """A mechanism or model of the user's own raised an error; the message names file and line."""
+    """A mechanism, model or task of the user's own raised an error or broke its contract."""
 
     exit_code = 4
 

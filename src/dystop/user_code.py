@@ -14,11 +14,12 @@ from typing import Any
 from dystop.errors import ConfigError, DystopError, UserCodeError
 
 _CHOSEN: set[str] = set()  # top-level names of packages and modules
+_LIBRARIES = {"dystop", "torch"}  # a mistake in their use is not one of their own
 
 
 def choose(module: str) -> None:
     """Note that a module, and all of its package, is the user's choice."""
-    _CHOSEN.add(module.partition(".")[0])
+    _CHOSEN.update({module.partition(".")[0]} - _LIBRARIES)
 
 
 def place_of(error: BaseException) -> str:

@@ -83,14 +83,17 @@ def quiet(*_):
     pass
 
 
-def test_a_run_whose_start_cannot_be_announced_is_marked_as_failed(tmp_path):
-    experiment = read_experiment(None, SMALL)
+def test_a_run_whose_start_cannot_be_announced_does_not_stay_marked_as_running(tmp_path):
+    experiment, folder = read_experiment(None, SMALL), tmp_path / "one"
     with pytest.raises(ValueError, match="nobody"):
         run_experiment(experiment, tmp_path, "one", failing, quiet)
-    info = open_run(tmp_path / "one").info
-    assert (info["status"], info["stop_reason"]) == ("failed", "ValueError: nobody is there")
+    assert not folder.exists()
     with pytest.raises(KeyboardInterrupt):
-        resume_run(tmp_path / "one", ctrl_c, quiet)
-    assert status(tmp_path / "one") == "interrupted"
-    resume_run(tmp_path / "one", quiet, quiet)
-    assert status(tmp_path / "one") == "finished"
+        run_experiment(experiment, tmp_path, "one", ctrl_c, quiet)
+    assert status(folder) == "interrupted"
+    with pytest.raises(ValueError, match="nobody"):
+        resume_run(folder, failing, quiet)
+    info = open_run(folder).info
+    assert (info["status"], info["stop_reason"]) == ("failed", "ValueError: nobody is there")
+    resume_run(folder, quiet, quiet)
+    assert status(folder) == "finished"

@@ -4,6 +4,8 @@ import json
 
 import numpy as np
 import pytest
+from torch import nn
+from torch.nn.functional import cross_entropy
 
 import dystop
 from dystop.errors import ConfigError
@@ -142,3 +144,39 @@ def test_a_loss_that_is_not_finite_is_noted_with_its_workers():
     assert set(first.not_finite) <= set(first.active_ids)
     assert run.records[-1].diverged == 3
     assert from_json(first.to_json()) == first
+
+
+NETWORK = nn.Sequential(nn.Flatten(), nn.Linear(64, 10))
+
+
+def own_task(**methods):
+    """A task object whose methods are these functions of outputs and targets."""
+    made = {name: staticmethod(method) for name, method in methods.items()}
+    return type("Own", (dystop.Classification,), made)()
+
+
+@pytest.mark.parametrize(
+    ("task", "facts"),
+    [
+        (own_task(losses=cross_entropy), ["losses", "shape ()", "(3,)", 'reduction="none"']),
+        (own_task(losses=lambda out, y: out), ["losses", "(3, 10)", "(3,)", ".mean(1)"]),
+        (own_task(losses=lambda out, y: out[0]), ["losses", "(10,)", "(3,)"]),
+        (own_task(losses=lambda out, y: 0.5), ["losses", "float", "tensor", "(3,)"]),
+        (own_task(losses=lambda out, y: None), ["losses", "NoneType", "(3,)"]),
+        (own_task(losses=lambda out, y: y), ["losses", "torch.int64", "floats"]),
+        (own_task(losses=lambda out, y: y.float()), ["losses", "does not depend on the outputs"]),
+        (own_task(losses=lambda out: out), ["losses", "TypeError"]),
+        (own_task(loss=lambda out, y: out.mean(1)), ["loss ", "(3,)", "shape ()"]),
+        (own_task(measures=lambda out, y: out[:, 0]), ["measures", "(3,)", "(3, m)"]),
+        (own_task(measures=lambda out, y: out.mean()), ["measures", "shape ()", "(3, m)"]),
+        (own_task(score=lambda means: means), ["score", "(1, 1)", "(1,)"]),
+        (own_task(outputs=lambda kind: (7,)), ["Sequential", "(2, 10)", "(2, 7)"]),
+    ],
+)
+def test_a_task_of_a_wrong_shape_is_refused_before_the_first_round(task, facts):
+    shared = {"dataset": "synthetic", "model": NETWORK, "workers": 3, "rounds": 2}
+    with pytest.raises(dystop.DystopError) as caught:
+        dystop.simulate(task=task, data={"synthetic": {"train": 60, "test": 20}}, **shared)
+    message = str(caught.value)
+    assert all(fact in message for fact in facts), message
+    assert caught.value.exit_code in (2, 4)

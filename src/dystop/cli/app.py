@@ -31,7 +31,7 @@ from dystop.cli.testbed.pki import pki
 
 _EPILOG = (
     "Exit codes: 0 done, 1 a bug in dystop, 2 wrong input or a machine that is not ready, "
-    "3 a write failed, 4 an error in a mechanism or model of your own, "
+    "3 a write failed, 4 an error in a mechanism, model or task of your own, "
     "5 not reproduced or a guarantee broken, 6 a worker was rejected or left behind, "
     "7 the models diverged, 130 interrupted."
 )

@@ -24,6 +24,7 @@ from dystop.experiments.folders.run_folder import (
     first_info,
     log_was_changed,
     open_run,
+    removed_if_unused,
     run_folder,
     update_info,
     writing,
@@ -87,7 +88,10 @@ class _Session:
 def run_experiment(
     experiment: Experiment, out: Path, name: str | None, on_start: OnStart, on_record: OnRecord
 ) -> Path:
-    """Run an experiment in a new folder; return the folder."""
+    """Run an experiment in a new folder; return the folder.
+
+    A run that fails before its first round leaves no folder behind.
+    """
     if name is not None:
         experiment = replace(experiment, name=name)
     built = build(experiment)
@@ -101,7 +105,7 @@ def run_experiment(
             built.fleet,
             explicit=name is not None,
         )
-        with RunLock(folder):
+        with removed_if_unused(folder), RunLock(folder):
             session = _Session(folder, built, interrupts, on_record)
             _run_to_end(session, None, 0, lambda: on_start(_started(folder, built, 0)))
     return folder

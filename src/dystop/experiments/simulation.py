@@ -10,7 +10,12 @@ from dystop.data.importing import save_data
 from dystop.experiments.building import Built, build, load_data
 from dystop.experiments.callbacks import Callback, Evaluation
 from dystop.experiments.config import Experiment, to_toml, to_tree
-from dystop.experiments.folders.run_folder import check_free, create_run, first_info
+from dystop.experiments.folders.run_folder import (
+    check_free,
+    create_run,
+    first_info,
+    removed_if_unused,
+)
 from dystop.experiments.folders.trained_models import loaded_models
 from dystop.experiments.results import Run
 from dystop.experiments.run import store_run
@@ -157,7 +162,8 @@ class Simulation:
             self._built.fleet,
             explicit=True,
         )
-        if self._data is not None:
-            save_data(self._data, path / DATA)
-        store_run(path, self._built, self.records, state, self.stop_reason, self._wall_s)
+        with removed_if_unused(path):
+            if self._data is not None:
+                save_data(self._data, path / DATA)
+            store_run(path, self._built, self.records, state, self.stop_reason, self._wall_s)
         return path

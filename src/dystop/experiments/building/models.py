@@ -4,6 +4,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+import torch
 from torch import nn
 
 from dystop.data import Dataset, Labels
@@ -13,11 +14,12 @@ from dystop.sparse import Ints
 from dystop.training.adapters import Adapter, with_adapters
 from dystop.training.local_steps.privacy import Privacy
 from dystop.training.models.build import CustomModel, build_for
-from dystop.training.samples import Arrays
+from dystop.training.samples import Arrays, samples_of
 from dystop.training.saved import ModelCard, base_file, base_sha256, load_base
 from dystop.training.tasks.build import make_task
 from dystop.training.tasks.catalogue import OWN_MODEL
 from dystop.training.tasks.task import SampleKind, Task
+from dystop.training.tasks.trial import TRIAL_SAMPLES, try_task
 from dystop.training.trainer import Trainer
 from dystop.training.trainers.flower import AppProcess, FlowerTrainer, is_flower
 
@@ -63,6 +65,9 @@ def make_trainer(
         data.mean,
         data.std,
     )
+    few = slice(TRIAL_SAMPLES)
+    tests = arrays.x_test[few], arrays.y_test[few], data.mean, data.std
+    try_task(task, module, samples_of(*tests, torch.device("cpu"), "test set"))
     seed, privacy = experiment.seed, None
     if experiment.privacy.is_on:
         privacy = Privacy(experiment.privacy, seed if privacy_seed is None else privacy_seed)

@@ -22,6 +22,7 @@ import shutil
 import tempfile
 import tomllib
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -75,6 +76,7 @@ __all__ = [
     "open_run",
     "record_fingerprints",
     "records_sha256",
+    "removed_if_unused",
     "run_folder",
     "update_info",
     "write_atomic",
@@ -252,6 +254,18 @@ def create_run(
         raise not_created(out / name, error) from error
     finally:
         shutil.rmtree(prepared, ignore_errors=True)
+
+
+@contextmanager
+def removed_if_unused(folder: Path) -> Iterator[None]:
+    """Remove a new run folder if the block fails before it has written a record."""
+    try:
+        yield
+    except Exception:
+        records = folder / RECORDS
+        if not records.is_file() or not records.stat().st_size:
+            shutil.rmtree(folder, ignore_errors=True)
+        raise
 
 
 def update_info(folder: Path, **changes: Any) -> dict[str, Any]:

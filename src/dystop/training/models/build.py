@@ -17,7 +17,7 @@ from dystop.errors import ConfigError, nearest
 from dystop.training.models.catalogue import MODELS, ModelEntry
 from dystop.training.randomness import seed_generators
 from dystop.training.tasks.task import SampleKind
-from dystop.user_code import blamed, import_object, summary
+from dystop.user_code import blamed, choose, import_object, summary
 
 __all__ = ["MODELS", "CustomModel", "Factory", "build_for", "build_model", "model_name"]
 
@@ -70,6 +70,8 @@ def build_for(
         folder: Where the module of an import path lies; empty: where Python finds it.
     """
     name = model_name(model)
+    if not isinstance(model, str):
+        choose(name.partition(":")[0])
     if isinstance(model, nn.Module):
         return _checked(name, copy.deepcopy(model), kind, outputs)
     with seed_generators(torch.device("cpu"), seed, f"model/{name}"):
