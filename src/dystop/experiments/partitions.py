@@ -64,7 +64,7 @@ def partition_of(source: Path | None, overrides: Sequence[str] = ()) -> Split:
     """
     is_run = source is not None and (source / INFO).is_file()
     file = source / CONFIG if source is not None and is_run else source
-    experiment = read_experiment(file, overrides, trust=is_run)  # no code is imported
+    experiment = read_experiment(file, overrides, imports=not is_run)
     if experiment.data.private.classes:
         raise ConfigError("data.private: the workers bring their data along; there is no partition")
     whole, limit = whole_data(experiment), experiment.data.train_limit or None

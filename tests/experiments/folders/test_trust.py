@@ -8,6 +8,7 @@ import re
 import shutil
 import stat
 import sys
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
@@ -47,7 +48,7 @@ class Module:
 
     def __init__(self, folder: Path, name: str = "") -> None:
         self.name = name or f"their_code_{next(NUMBERS)}"
-        self.marker = folder / f"{self.name}.imported"
+        self.folder, self.marker = folder, folder / f"{self.name}.imported"
         folder.mkdir(parents=True, exist_ok=True)
         (folder / f"{self.name}.py").write_text(CODE.format(marker=str(self.marker)))
 
@@ -88,13 +89,25 @@ def leave(module: Module, *words: str) -> Path:
     return Path("runs/it").absolute()
 
 
-def foreign_config(folder: Path, model: str) -> None:
-    """Let the configuration of a folder name a model."""
+def foreign_config(folder: Path, section: str, /, **values: object) -> None:
+    """Let the configuration of a folder have these values in a section."""
+    lines = "".join(f'{key} = "{value}"\n' for key, value in values.items())
     for file in [folder / "config.toml", *folder.glob("plan/*.toml")]:
         if file.is_file():
-            text = re.sub(r"(?m)(^\[model\]\nname = ).*", rf'\1"{model}"', file.read_text())
-            assert model in text
-            file.write_text(text)
+            head, header, table = file.read_text().partition(f"\n[{section}]\n")
+            table = re.sub(rf"(?m)^({'|'.join(values)}) = .*\n", "", table, count=len(values))
+            file.write_text(f"{head}\n[{section}]\n{lines}{table if header else ''}")
+    noted_as_it_is(folder)
+
+
+def noted_as_it_is(folder: Path) -> None:
+    """Let `run.json` say that the configuration is the one that the run began with."""
+    if (folder / "run.json").is_file():
+        info = json.loads((folder / "run.json").read_text())
+        digest = hashlib.sha256((folder / "config.toml").read_bytes()).hexdigest()
+        noted = {**info, "config_sha256": digest}
+        noted |= {"status": "finished"} if folder.name == "testbed" else {}
+        (folder / "run.json").write_text(json.dumps(noted))
 
 
 @pytest.fixture(scope="module")
@@ -108,23 +121,24 @@ def stored(tmp_path_factory):
 
 
 @pytest.fixture
-def folders(stored, tmp_path):
+def theirs(stored, tmp_path):
+    """Folders of somebody else."""
+    home = Path(shutil.copytree(stored, tmp_path / "theirs"))
+    return {"run": home / "interrupted", "testbed": home / "testbed", "study": home / "study"}
+
+
+@pytest.fixture(params=["model", "task", "mechanism"])
+def section(request):
+    return request.param
+
+
+@pytest.fixture
+def folders(theirs, section):
     """Folders of somebody else that name code, and this code in the current folder."""
-    theirs, module = Path(shutil.copytree(stored, tmp_path / "theirs")), Module(Path.cwd())
-    found = {
-        "run": theirs / "interrupted",
-        "testbed": theirs / "testbed",
-        "study": theirs / "study",
-    }
-    for folder in found.values():
-        foreign_config(folder, module.model)
-        if (folder / "run.json").is_file():
-            info = json.loads((folder / "run.json").read_text())
-            digest = hashlib.sha256((folder / "config.toml").read_bytes()).hexdigest()
-            noted = {**info, "config_sha256": digest}
-            noted |= {"status": "finished"} if folder.name == "testbed" else {}
-            (folder / "run.json").write_text(json.dumps(noted))
-    return found, module
+    module = Module(Path.cwd())
+    for folder in theirs.values():
+        foreign_config(folder, section, name=module.model)
+    return theirs, module
 
 
 COMMANDS = [
@@ -132,6 +146,8 @@ COMMANDS = [
     ("resume", "{run}"),
     ("bound", "{run}"),
     ("report", "{run}"),
+    ("animate", "{run}"),
+    ("data", "partition", "{run}"),
     ("run", "{run}/config.toml"),
     ("compare", "{run}/config.toml", "--mechanisms", "dystop,fedavg"),
     ("sweep", "{run}/config.toml", "--over", "mechanism.V=1,2"),
@@ -145,11 +161,11 @@ COMMANDS = [
     ("compare", "{study}"),
     ("run", "{study}/plan/dystop-synthetic-s0.toml"),
 ]
-READERS = {"report", "check"}  # they import no model at all
+READERS = {"report", "check", "animate", "data"}  # they import nothing at all
 
 
 @pytest.mark.parametrize("words", COMMANDS, ids=" ".join)
-def test_no_command_imports_code_that_a_foreign_folder_names(words, folders):
+def test_no_command_imports_code_that_a_foreign_folder_names(words, folders, section):
     found, module = folders
     done = call(*(word.format(**found) for word in words))
     assert not module.imported()
@@ -157,12 +173,13 @@ def test_no_command_imports_code_that_a_foreign_folder_names(words, folders):
         assert done.exit_code == 2, done.output
         assert module.model in done.output
         assert "--trust" in done.output
-        assert ".toml: model.name" in done.output
+        assert f".toml: {section}.name" in done.output
 
 
-def test_the_python_api_imports_no_code_that_a_foreign_folder_names(folders):
+def test_the_python_api_imports_no_code_that_a_foreign_folder_names(folders, section):
     found, module = folders
-    with pytest.raises(dystop.TrustError, match=r"trust=True"):
+    refused = pytest.raises(dystop.TrustError, match=r"trust=True")
+    with nullcontext() if section == "mechanism" else refused:  # the argument replaces it
         dystop.simulate(overrides=[f"trace={found['testbed']}"])
     with pytest.raises(dystop.TrustError):
         open_coordinator_run(found["testbed"] / "config.toml", found["testbed"])
@@ -170,6 +187,17 @@ def test_the_python_api_imports_no_code_that_a_foreign_folder_names(folders):
     assert not module.imported()
 
 
+@pytest.mark.parametrize("section", ["mechanism"], indirect=True)
+def test_a_coordinator_imports_no_mechanism_that_only_its_folder_names(folders, tmp_path):
+    found, module = folders
+    file = tmp_path / "mine.toml"
+    file.write_text("[fleet]\nworkers = 3\n")
+    with pytest.raises(dystop.ConfigError, match="not the settings"):
+        open_coordinator_run(file, found["testbed"])
+    assert not module.imported()
+
+
+@pytest.mark.parametrize("section", ["model"], indirect=True)
 def test_a_yes_imports_what_can_be_imported_and_never_from_the_current_folder(folders, me):
     found, module = folders
     done = call("run", found["study"] / "plan/dystop-synthetic-s0.toml", "--trust", "--name", "x")
@@ -182,6 +210,60 @@ def test_a_yes_imports_what_can_be_imported_and_never_from_the_current_folder(fo
     )  # in a child process
     assert not study.todo()
     assert module.imported()
+
+
+LOADED = [("model", key) for key in ("folder", "python", "base")]
+
+
+@pytest.mark.parametrize(("section", "key"), [*LOADED, ("task", "folder"), ("mechanism", "folder")])
+def test_what_decides_which_code_is_loaded_counts_as_code(section, key, theirs):
+    foreign_config(theirs["run"], section, **{key: "/theirs"})
+    done = call("resume", theirs["run"])
+    assert done.exit_code == 2, done.output
+    assert f"{section}.{key} = '/theirs'" in done.output
+    assert "--trust" in done.output
+
+
+@pytest.mark.parametrize("trust", [(), ("--trust",)], ids=["", "--trust"])
+def test_a_word_that_replaces_a_name_drops_the_folder_of_the_foreign_file(theirs, tmp_path, trust):
+    mine = Module(Path.cwd())
+    trap = Module(tmp_path / "trap", mine.name)
+    plan = theirs["study"] / "plan/dystop-synthetic-s0.toml"
+    foreign_config(theirs["study"], "model", name="x:y", folder=trap.folder, base="/x", python="/x")
+    done = call("run", plan, f"model.name={mine.model}", *trust, "--name", "it", "--no-report")
+    assert done.exit_code == 0, done.output
+    assert (mine.imported(), trap.imported()) == (True, False)
+    kept = read_experiment(Path("runs/it/config.toml")).model
+    assert (kept.folder, kept.python, kept.base) == (str(Path.cwd()), "", "")
+
+
+def test_a_word_that_names_a_flower_app_does_not_run_the_python_of_a_foreign_file(theirs, tmp_path):
+    marker, python = tmp_path / "was.run", tmp_path / "python"
+    python.write_text(f"#!/bin/sh\ntouch {marker}\n")
+    python.chmod(0o755)
+    plan = theirs["study"] / "plan/dystop-synthetic-s0.toml"
+    foreign_config(theirs["study"], "model", python=str(python))
+    call("run", plan, "model.name=flower:no_such_app:app", "--name", "it", "--no-report")
+    assert not marker.exists()
+
+
+def test_a_word_keeps_what_ones_own_file_says(tmp_path):
+    project = tmp_path / "project"
+    module = Module(project / "code")
+    file = project / "mine.toml"
+    file.write_text('[model]\nname = "other:make"\nfolder = "code"\n')
+    done = call("run", file, f"model.name={module.model}", *SMALL, "--name", "it", "--no-report")
+    assert done.exit_code == 0, done.output
+    assert module.imported()
+
+
+def test_a_word_names_code_of_the_current_folder_also_beside_a_file_that_names_other_code(tmp_path):
+    mine, other = Module(Path.cwd()), Module(tmp_path / "project")
+    file = tmp_path / "project" / "mine.toml"
+    file.write_text(f'[model]\nname = "{other.model}"\n')
+    done = call("run", file, f"model.name={mine.model}", *SMALL, "--name", "it", "--no-report")
+    assert done.exit_code == 0, done.output
+    assert (mine.imported(), other.imported()) == (True, False)
 
 
 def test_ones_own_run_is_verified_and_resumed_from_any_folder(tmp_path, me):

@@ -103,7 +103,7 @@ def check_replayed_data(experiment: Experiment, now: Mapping[str, Any]) -> None:
         now: What `fleet.json` will note about its data.
     """
     folder = Path(experiment.trace)
-    recorded = read_experiment(folder / CONFIG, trust=True)  # no code is imported
+    recorded = read_experiment(folder / CONFIG, imports=False)
     if _data_keys(experiment) != _data_keys(recorded):
         return
     noted = try_read_json(folder / FLEET)

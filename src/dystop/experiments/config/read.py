@@ -30,7 +30,7 @@ from dystop.experiments.config.validation import (
     wrong,
 )
 from dystop.experiments.folders.run_folder import CONFIG, name_problem, open_run
-from dystop.experiments.folders.trust import with_folder
+from dystop.experiments.folders.trust import names_code, with_folder
 from dystop.mechanisms import MECHANISMS
 from dystop.params import flatten
 from dystop.training.models.catalogue import MODELS
@@ -49,22 +49,24 @@ def read_experiment(
     origin: str = COMMAND_LINE,
     *,
     trust: bool = False,
+    imports: bool = True,
 ) -> Experiment:
     """Read a configuration: the defaults, then the file, then `key=value` words.
 
     With `trace`, the configuration of the recorded run comes before the file. Without a file,
     errors name the `origin`. A file in a run folder or a study of somebody else must not name code
-    unless `trust` is true.
+    unless `trust` is true. Without `imports`, it may: DySTop takes the place of a mechanism that
+    would be imported, and the caller builds nothing of what it reads.
 
     Raises:
         ConfigError: With the source, the key, what was given and what is allowed.
         TrustError: The folder of somebody else names code.
     """
     if file is None:
-        return experiment_from({}, overrides, origin, trust=trust)
+        return experiment_from({}, overrides, origin, trust=trust, imports=imports)
     replaced = {word.partition("=")[0].strip() for word in overrides}
-    tree = load_file(file, trust=trust, replaced=replaced)
-    return experiment_from(tree, overrides, str(file), trust=trust)
+    tree = load_file(file, trust=trust or not imports, replaced=replaced)
+    return experiment_from(tree, overrides, str(file), trust=trust, imports=imports)
 
 
 def experiment_from(
@@ -74,6 +76,7 @@ def experiment_from(
     words: str = COMMAND_LINE,
     *,
     trust: bool = False,
+    imports: bool = True,
 ) -> Experiment:
     """Build an experiment from plain tables and `key=value` words; the words win.
 
@@ -83,6 +86,7 @@ def experiment_from(
         origin: What errors call the source of the tables.
         words: What errors call the source of the words.
         trust: Whether code is imported that a recorded run (`trace`) of somebody else names.
+        imports: Whether code is imported at all, as `read_experiment` says.
 
     Raises:
         ConfigError: With the source, the key, what was given and what is allowed.
@@ -96,7 +100,9 @@ def experiment_from(
     tree = with_folder(tree, Path.cwd(), {key for key, _ in given})
     if isinstance(run := tree.get("trace"), str) and run:
         origin = origin if tables else str(Path(run) / CONFIG)
-        tree = merge(_recorded_config(run, tree, trust=trust), tree)
+        tree = merge(_recorded_config(run, tree, trust=trust or not imports), tree)
+    if not imports and "mechanism.name" in names_code(tree):
+        tree, _ = without(tree, ["mechanism"])
     source = Source(origin, frozenset(OLD_KEYS.get(key, key) for key, _ in given), words)
     explicit = {key for word in given for key, _ in flatten(nested(*word))}
     if _READING not in explicit:  # it comes from tables, whose keys are as explicit as it is

@@ -6,14 +6,21 @@ when they were written. Nothing here knows which values are allowed.
 
 import os
 import tomllib
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from pathlib import Path
 from typing import Any
 
 from dystop.errors import ConfigError, nearest, shell_command
 from dystop.experiments.folders.folder_kinds import RUN, kind_of, study_kind
 from dystop.experiments.folders.run_folder import CONFIG, INFO
-from dystop.experiments.folders.trust import check_code, names_code, noted_signature, with_folder
+from dystop.experiments.folders.trust import (
+    check_code,
+    is_own,
+    names_code,
+    noted_signature,
+    with_folder,
+    without_replaced,
+)
 
 OLD_KEYS = {  # keys of earlier versions, which old files and run folders hold
     "testbed.guards.aggregator": "aggregation.rule",
@@ -32,21 +39,28 @@ EXECUTOR_TABLES = ("slurm", "ray")
 """Tables of a configuration file that say where runs run. They are no part of the experiment."""
 
 
-def load_file(file: Path, *, trust: bool, replaced: Collection[str] = ()) -> dict[str, Any]:
+def load_file(file: Path, *, trust: bool, replaced: Set[str] = frozenset()) -> dict[str, Any]:
     """Read the tree of a TOML file; refuse code that a folder of somebody else names.
 
     Args:
         file: The file.
         trust: Whether the user trusts its code.
-        replaced: Keys that get another value, so that their code is not imported.
+        replaced: Keys that get another value, so that their code is not imported. What a file of
+            somebody else says about the code of a replaced name is left out.
     """
     if os.path.isdir(file):  # unlike Path.is_dir, never raises
         raise _folder_instead_of_file(file)
     content, tree = parse_file(file)
     tree = {name: table for name, table in tree.items() if name not in EXECUTOR_TABLES}
+    if replaced and not is_own(file, content):
+        tree = without_replaced(tree, replaced)
     code = {key: name for key, name in names_code(tree).items() if key not in replaced}
     check_code(file, content, code, trust=trust)
-    return with_folder(tree, file.parent) if noted_signature(file) is None else _as_it_ran(tree)
+    if noted_signature(file) is not None:
+        return _as_it_ran(tree)
+    for key in replaced & names_code(tree).keys():  # code that is not looked for beside this file
+        tree, _ = without(tree, key.split("."))
+    return with_folder(tree, file.parent)
 
 
 def _as_it_ran(tree: dict[str, Any]) -> dict[str, Any]:

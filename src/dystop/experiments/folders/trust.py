@@ -1,9 +1,10 @@
 """Whose code a configuration names, and from which folder it is imported.
 
-`model.name = "package.module:factory"` and `task.name = "package.module:Task"` name code. A file
-that the user wrote is the user's word: the code is imported from the folder of that file. A run
-folder or a study may come from anybody: its code is imported only if this user created the folder,
-or says so with `--trust`.
+`model.name = "package.module:factory"`, `task.name = "package.module:Task"` and
+`mechanism.name = "package.module:Class"` name code. The keys that decide what is loaded under such
+a name count as code, too. A file that the user wrote is the user's word: the code is imported from
+the folder of that file. A run folder or a study may come from anybody: its code is imported only if
+this user created the folder, or says so with `--trust`.
 
 The proof is a signature that is noted when a folder is created. Its key lies in the user's state
 folder, where nobody else can read it, so no content of a folder can forge it.
@@ -13,7 +14,7 @@ import hashlib
 import hmac
 import os
 import secrets
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -27,22 +28,54 @@ PLAN = "plan"  # the folder of a study that holds its configurations
 _KEY_BYTES = 32
 
 
-SECTIONS = ("model", "task")  # whose `name` may be code
+_LOADED = {  # by section: beside its name, keys that decide which code or model is loaded
+    "model": ("folder", "python", "base"),
+    "task": ("folder",),
+    "mechanism": ("folder",),
+}
 
 
 def names_code(tables: Mapping[str, Any]) -> dict[str, str]:
-    """Return the code that a configuration names, by its key; empty if all names are built in.
+    """Return the code that a configuration names, by its key; empty if all of it is built in.
 
     >>> names_code({"model": {"name": "mymodel:make"}}), names_code({"model": {"name": "cnn"}})
     ({'model.name': 'mymodel:make'}, {})
+    >>> names_code({"model": {"name": "cnn", "python": "/bin/python", "folder": ""}})
+    {'model.python': '/bin/python'}
     """
     found = {}
-    for section in SECTIONS:
-        table = tables.get(section)
-        name = table.get("name") if isinstance(table, Mapping) else None
-        if isinstance(name, str) and ":" in name:
-            found[f"{section}.name"] = name
+    for section, table in _sections(tables):
+        if path := _import_path(table):
+            found[f"{section}.name"] = path
+        found |= {f"{section}.{k}": str(table[k]) for k in _LOADED[section] if table.get(k)}
     return found
+
+
+def _sections(tables: Mapping[str, Any]) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    """Yield the sections that may name code."""
+    for section in _LOADED:
+        if isinstance(table := tables.get(section), Mapping):
+            yield section, table
+
+
+def _import_path(section: Mapping[str, Any]) -> str:
+    """Return the name of a section if it is an import path, else nothing."""
+    name = section.get("name")
+    return name if isinstance(name, str) and ":" in name else ""
+
+
+def without_replaced(tables: Mapping[str, Any], replaced: Collection[str]) -> dict[str, Any]:
+    """Return the tables without the keys that decide what is loaded under a replaced name.
+
+    >>> without_replaced({"model": {"name": "a:b", "folder": "/theirs"}}, {"model.name"})
+    {'model': {'name': 'a:b'}}
+    """
+    tree = dict(tables)
+    for section, table in _sections(tables):
+        if f"{section}.name" in replaced:
+            dropped = (*_LOADED[section], "base_sha256")  # the digest of the base
+            tree[section] = {key: value for key, value in table.items() if key not in dropped}
+    return tree
 
 
 def with_folder(
@@ -58,12 +91,11 @@ def with_folder(
         keys: Of the code in question, such as "model.name"; all by default.
     """
     tree = dict(tables)
-    for key, name in names_code(tables).items():
-        section = key.partition(".")[0]
-        path = name.removeprefix("flower:")  # package.module:app of a Flower app
-        table, top = tree[section], path.partition(":")[0].partition(".")[0]
-        if keys is not None and key not in keys:
+    for section, table in _sections(tables):
+        if keys is not None and f"{section}.name" not in keys:
             continue
+        path = _import_path(table).removeprefix("flower:")  # package.module:app of a Flower app
+        top = path.partition(":")[0].partition(".")[0]
         if given := table.get("folder"):
             tree[section] = {**table, "folder": os.path.abspath(beside / str(given))}
         elif top and ((beside / f"{top}.py").is_file() or (beside / top).is_dir()):
@@ -80,13 +112,14 @@ def check_code(file: Path, content: bytes, code: Mapping[str, str], *, trust: bo
         code: The code that it names, by key.
         trust: Whether the user said yes.
     """
-    if trust or not code or _is_own(content, noted_signature(file)):
+    if trust or not code or is_own(file, content):
         return
     key, name = next(iter(code.items()))
     raise TrustError(
-        f"{file}: {key} = {name!r} names code, and nothing shows that you created this folder "
-        "on this machine; nothing was imported. Read that code. If you trust it, put its folder on "
-        "PYTHONPATH and repeat the command with --trust (in Python: trust=True)"
+        f"{file}: {key} = {name!r} names code, or decides which code is loaded, and nothing shows "
+        "that you created this folder on this machine; nothing was imported. Read that code. If "
+        "you trust it, put its folder on PYTHONPATH and repeat the command with --trust (in "
+        "Python: trust=True)"
     )
 
 
@@ -115,8 +148,9 @@ def signature_of(content: bytes, tables: Mapping[str, Any]) -> dict[str, str]:
     return {}
 
 
-def _is_own(content: bytes, noted: str | None) -> bool:
+def is_own(file: Path, content: bytes) -> bool:
     """Return whether the user wrote this file, or created the folder that it lies in."""
+    noted = noted_signature(file)
     if noted is None:
         return True
     try:

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from dystop.errors import ConfigError, DystopError, RunFolderError
-from dystop.experiments.config import Experiment, read_experiment
+from dystop.experiments.config import Experiment, read_experiment, to_tree
 from dystop.experiments.folders.folder_kinds import writing
 from dystop.experiments.folders.late_scores import LateScoreLog
 from dystop.experiments.folders.record_log import RecordLog, RunLock, read_lines
@@ -26,6 +26,7 @@ from dystop.experiments.folders.run_folder import (
     record_fingerprints,
     update_info,
 )
+from dystop.experiments.folders.trust import names_code
 from dystop.experiments.testbed.enrolment import (
     COORDINATOR,
     INCIDENTS,
@@ -270,7 +271,11 @@ def open_coordinator_run(
     enrolled = read_enrolled(given, experiment) if given else None
     if not (folder / INFO).is_file():
         _create_folder(experiment, folder, enrolled)
-    check_settings(open_run(folder))
+    run = open_run(folder)
+    theirs, own = (names_code(t).get("mechanism.name") for t in (run.config, to_tree(experiment)))
+    if theirs not in (None, own):  # code that only the folder names is not imported
+        raise _other_settings(file, folder)
+    check_settings(run)
     kept = read_experiment(folder / CONFIG, trust=True)  # a coordinator imports no model
     _check_same(experiment, kept, file, folder)
     enrolment = read_enrolment(folder, kept)
@@ -301,10 +306,14 @@ def _check_same(experiment: Experiment, recorded: Experiment, file: Path, folder
         compute = recorded.world.compute
         experiment = replace(experiment, world=replace(experiment.world, compute=compute))
     if fixed_settings(experiment) != fixed_settings(recorded):
-        raise ConfigError(
-            f"{file}: these are not the settings that {folder} started with; give its own "
-            f"{folder / CONFIG}, or another --out"
-        )
+        raise _other_settings(file, folder)
+
+
+def _other_settings(file: Path, folder: Path) -> ConfigError:
+    return ConfigError(
+        f"{file}: these are not the settings that {folder} started with; give its own "
+        f"{folder / CONFIG}, or another --out"
+    )
 
 
 class CoordinatorWatching(Protocol):
