@@ -75,7 +75,8 @@ def _mechanisms() -> Listing:
     kinds = [MECHANISMS[name] for name in MECHANISMS if name in BUILT_IN or name not in problems]
     rows = [(k.name, k().capabilities().mode, provenance(k), k.summary) for k in kinds]
     left_out = [f"left out: {problem}" for problem in problems.values()]
-    return Listing(("mechanism", "mode", "provenance", "summary"), rows, warnings=left_out)
+    own = "or a class of your own: mechanism.name=package.module:Class"
+    return Listing(("mechanism", "mode", "provenance", "summary"), rows, [own], warnings=left_out)
 
 
 def _describe_mechanism(name: str) -> None:
@@ -86,7 +87,7 @@ def _describe_mechanism(name: str) -> None:
     typer.echo(f"{name}: {kind.summary}")
     typer.echo(f"  mode: {kind().capabilities().mode}   provenance: {provenance(kind)}")
     _keys(keys_of(kind, "mechanism.")).show()
-    typer.echo(f"  dystop run mechanism.name={name}")
+    typer.echo(f"  dystop run mechanism.name={MECHANISMS.named(kind)['name']}")
 
 
 def _models() -> Listing:
@@ -244,6 +245,10 @@ def _names(what: What) -> list[str]:
 def _checked(what: What, name: str) -> str:
     from dystop.errors import ConfigError, nearest
 
+    if what is What.mechanisms and ":" in name:
+        from dystop.experiments.config.read import mechanism_name
+
+        return mechanism_name(name)
     names = _names(what)
     if name in names:
         return name

@@ -103,7 +103,8 @@ def simulate(  # noqa: PLR0913 (the arguments that almost every script sets)
     all keys. Named arguments win over sections; `overrides` win over both.
 
     Args:
-        mechanism: A mechanism object such as `DySTop(V=20)`, or its name.
+        mechanism: A mechanism object such as `DySTop(V=20)`, its name, or "package.module:Class", a
+            class of your own.
         workers: Number of workers; 30 if not given.
         dataset: Name of a data set, path of an `.npz` file, a `Dataset`, or NumPy arrays: a dict
             with x_train, y_train, x_test and y_test, or a tuple of them in this order.
@@ -240,7 +241,9 @@ def _check_arguments(
             " in ['world.range_m=60']"
         )
     if isinstance(mechanism, str):
-        _known("mechanism", mechanism, MECHANISMS, "or a mechanism object such as DySTop(V=20)")
+        if ":" not in mechanism:
+            also = "or 'package.module:Class', or a mechanism object such as DySTop(V=20)"
+            _known("mechanism", mechanism, MECHANISMS, also)
     else:
         _check_mechanism(mechanism, overrides)
 

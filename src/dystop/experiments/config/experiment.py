@@ -168,7 +168,18 @@ class Experiment:
     testbed: TestbedParams = section(TestbedParams, "how the testbed runs")
 
 
-_MECHANISM_NAME = Key("mechanism.name", "dystop", "text", "mechanism; 'dystop list mechanisms'")
+_MECHANISM_NAME = Key(
+    "mechanism.name",
+    "dystop",
+    "text",
+    "mechanism; 'dystop list mechanisms' shows them; or package.module:Class",
+)
+_MECHANISM_FOLDER = Key(
+    "mechanism.folder",
+    "",
+    "text",
+    "folder of package.module:Class; empty: beside the file that names it, or installed",
+)
 
 
 def every_key(mechanism: str = "dystop") -> Iterator[Key]:
@@ -180,6 +191,7 @@ def every_key(mechanism: str = "dystop") -> Iterator[Key]:
         if not is_named and key.name.startswith(("mechanism.", "staleness.")):
             is_named = True
             yield replace(_MECHANISM_NAME, default=mechanism)
+            yield _MECHANISM_FOLDER
         yield key
 
 

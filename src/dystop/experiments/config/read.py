@@ -37,7 +37,9 @@ from dystop.training.models.catalogue import MODELS
 from dystop.training.tasks.catalogue import AUTO, OWN_MODEL, TASKS
 from dystop.world.trace import TRACE
 
-_PLUG_IN = " (a mechanism from a plug-in is known once the plug-in is installed)"
+_PLUG_IN = (
+    " or package.module:Class (a mechanism from a plug-in is known once the plug-in is installed)"
+)
 _LONGEST_NAME = 100
 _READING = "reading"
 _REPLAY = "-replay"
@@ -103,11 +105,28 @@ def experiment_from(
         tree = merge(_recorded_config(run, tree, trust=trust or not imports), tree)
     if not imports and "mechanism.name" in names_code(tree):
         tree, _ = without(tree, ["mechanism"])
+    tree = with_own_mechanism(tree)
     source = Source(origin, frozenset(OLD_KEYS.get(key, key) for key, _ in given), words)
     explicit = {key for word in given for key, _ in flatten(nested(*word))}
     if _READING not in explicit:  # it comes from tables, whose keys are as explicit as it is
         explicit |= {key for key, _ in flatten(tables if _READING in tables else tree)}
     return as_replay(_experiment_of(_with_reading(with_new_keys(tree), explicit, source), source))
+
+
+def with_own_mechanism(tree: dict[str, Any]) -> dict[str, Any]:
+    """Import the mechanism that an import path names; return the tables with its own name."""
+    path = names_code(tree).get("mechanism.name")
+    if path is None:
+        return tree
+    table = tree["mechanism"]
+    kind = MECHANISMS.load(path, str(table.get("folder", "")))
+    return {**tree, "mechanism": {**table, "name": kind.name}}
+
+
+def mechanism_name(given: str) -> str:
+    """Return the name of a mechanism; an import path is looked for in the current folder first."""
+    tree = with_own_mechanism(with_folder({"mechanism": {"name": given}}, Path.cwd()))
+    return str(tree["mechanism"]["name"])
 
 
 def _with_reading(tree: Mapping[str, Any], explicit: set[str], source: Source) -> Mapping[str, Any]:
@@ -150,8 +169,8 @@ def _experiment_of(tree: Mapping[str, Any], source: Source) -> Experiment:
     known = {key.name: key for key in every_key(name)}
     tree = checked_tree(tree, "", known, source)
     kinds = {**get_type_hints(Experiment, include_extras=True), "mechanism": MECHANISMS[name]}
-    if "mechanism" in tree:
-        tree["mechanism"].pop("name", None)
+    for key in ("name", "folder") if "mechanism" in tree else ():
+        tree["mechanism"].pop(key, None)
     sections = {part: validate(kinds[part], tree[part], part, known, source) for part in tree}
     experiment = Experiment(**{"mechanism": kinds["mechanism"](), **sections})
     if not experiment.data.name.endswith(".npz"):

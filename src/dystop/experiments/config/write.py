@@ -12,6 +12,7 @@ from typing import Any
 
 from dystop.errors import ConfigError
 from dystop.experiments.config.experiment import Experiment, resolve
+from dystop.mechanisms import MECHANISMS
 from dystop.params import default_of
 
 _BARE = re.compile(r"[A-Za-z0-9_-]+")
@@ -112,7 +113,7 @@ def section_tree(section: Any) -> dict[str, Any]:
 def to_tree(experiment: Experiment) -> dict[str, Any]:
     """Return the fully resolved configuration as plain tables."""
     tree = section_tree(resolve(experiment))
-    tree["mechanism"] = {"name": experiment.mechanism.name, **tree["mechanism"]}
+    tree["mechanism"] = {**MECHANISMS.named(type(experiment.mechanism)), **tree["mechanism"]}
     return tree
 
 

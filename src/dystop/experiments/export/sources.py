@@ -195,7 +195,7 @@ def _label(folder: Path, swept: Sequence[str]) -> RunLabel:
     keys = [key for key in swept if key not in ("mechanism.name", "engine.timing")]
     return RunLabel(
         run=name,
-        mechanism=str(config.get("mechanism.name", "")),
+        mechanism=str({**config, **dict(flatten(info))}.get("mechanism.name", "")),
         timing=str(info.get("timing", "")),
         seed=int(info.get("seed", 0)),
         swept={key: _plain(config.get(key)) for key in keys},

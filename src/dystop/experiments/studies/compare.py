@@ -13,6 +13,7 @@ from dystop.control.timing import Timing
 from dystop.errors import ConfigError, nearest
 from dystop.experiments.config import Experiment, read_experiment
 from dystop.experiments.config.keys import keys_of
+from dystop.experiments.config.read import mechanism_name
 from dystop.mechanisms import MECHANISMS
 from dystop.types import Mechanism
 
@@ -42,9 +43,10 @@ def experiments(asked: Comparison) -> list[Experiment]:
     Raises:
         ConfigError: If a mechanism or a setting cannot be used.
     """
-    chosen = chosen_mechanisms(asked.mechanisms)
-    shared, own = _sorted_words(asked, chosen)
+    shared = [word for word in asked.words if not word.strip().startswith(_OWN)]
     base = read_experiment(asked.file, shared, trust=asked.trust)
+    chosen = chosen_mechanisms(asked.mechanisms)  # the one that the file names is known by now
+    own = _own_words(asked, chosen)
     _check(base, asked)
     mechanisms = [mechanism_of(asked.file, shared, base, name, own[name]) for name in chosen]
     return [
@@ -82,27 +84,28 @@ def advice(experiment: Experiment) -> list[str]:
 
 
 def chosen_mechanisms(names: Sequence[str]) -> list[str]:
-    """Return the names of the mechanisms; refuse unknown and repeated ones."""
+    """Return the names of the mechanisms; refuse unknown and repeated ones.
+
+    The name of a class that an import path names is its class variable `name`.
+    """
     if list(names) == [ALL]:
         return list(MECHANISMS)
-    known = f"choose from {', '.join(MECHANISMS)}, or {ALL}"
+    known = f"choose from {', '.join(MECHANISMS)}, package.module:Class, or {ALL}"
     if not names:
         raise ConfigError(f"command line: --mechanisms names none; {known}")
+    names = [mechanism_name(name) for name in names]
     for name in names:
         if name not in MECHANISMS:
             close = nearest(name, MECHANISMS) or f"; {known}"
             raise ConfigError(f"command line: --mechanisms: no mechanism {name!r}{close}")
     if len(set(names)) < len(names):
-        twice = next(name for name in names if list(names).count(name) > 1)
+        twice = next(name for name in names if names.count(name) > 1)
         raise ConfigError(f"command line: --mechanisms names {twice!r} twice")
-    return list(names)
+    return names
 
 
-def _sorted_words(
-    asked: Comparison, chosen: Sequence[str]
-) -> tuple[list[str], dict[str, list[str]]]:
-    """Separate the words for all mechanisms from those of each, as `mechanism.KEY=VALUE`."""
-    shared: list[str] = []
+def _own_words(asked: Comparison, chosen: Sequence[str]) -> dict[str, list[str]]:
+    """Return the words of each mechanism, as `mechanism.KEY=VALUE`."""
     own = {
         name: [_own_word(word, name) for word in asked.settings if _is_for(word, name, chosen)]
         for name in chosen
@@ -112,15 +115,14 @@ def _sorted_words(
         if key in _ELSEWHERE:
             raise ConfigError(f"command line: {key}= is set by {_ELSEWHERE[key]} in a comparison")
         if not key.startswith(_OWN):
-            shared.append(word)
-        elif len(chosen) > 1:
+            continue
+        if len(chosen) > 1:
             raise ConfigError(
                 f"command line: {word} does not say for which of {', '.join(chosen)}; "
                 f"use: --set {chosen[0]}.{word.removeprefix(_OWN)}"
             )
-        else:
-            own[chosen[0]].append(word)
-    return shared, own
+        own[chosen[0]].append(word)
+    return own
 
 
 def _is_for(word: str, name: str, chosen: Sequence[str]) -> bool:

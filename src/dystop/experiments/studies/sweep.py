@@ -13,6 +13,7 @@ from pathlib import Path
 
 from dystop.errors import ConfigError
 from dystop.experiments.config import Experiment, read_experiment, to_tree
+from dystop.experiments.config.read import mechanism_name
 from dystop.experiments.studies.compare import check_own_key, check_shared, mechanism_of
 from dystop.mechanisms import MECHANISMS
 from dystop.params import short_names
@@ -121,11 +122,12 @@ def _setting(asked: Sweep, values: Sequence[str]) -> Experiment:
         return read_experiment(asked.file, words, trust=asked.trust)
     own = [word for word in words if word.startswith(_OWN)]
     shared = [word for word in words if not word.startswith(_OWN)]
+    base = read_experiment(asked.file, shared, trust=asked.trust)
+    name = mechanism_name(name)
     if name in MECHANISMS:
         for word in own:
             key = word.partition("=")[0].strip().removeprefix(_OWN)
             check_own_key(f"--over {MECHANISM} with {word}", name, key)
-    base = read_experiment(asked.file, shared, trust=asked.trust)
     return replace(base, mechanism=mechanism_of(asked.file, shared, base, name, own))
 
 

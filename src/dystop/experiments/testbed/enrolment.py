@@ -18,8 +18,10 @@ import numpy as np
 
 from dystop.data.private import Facts
 from dystop.errors import ConfigError, RunFolderError
-from dystop.experiments.config import Experiment, read_experiment, to_toml
+from dystop.experiments.config import Experiment, read_experiment, to_tree
 from dystop.experiments.config.readings import preset
+from dystop.experiments.config.tables import without
+from dystop.experiments.config.write import dumps
 from dystop.experiments.fleet import fleet_of, keeps_topology, steps_of
 from dystop.experiments.folders.run_folder import CONFIG, RunData, check_config
 from dystop.record import ACCURACY
@@ -105,7 +107,8 @@ def fixed_settings(experiment: Experiment) -> Experiment:
 
 def fixed_settings_sha256(experiment: Experiment) -> str:
     """Return the SHA-256 of the settings that must not change during a run."""
-    return hashlib.sha256(to_toml(fixed_settings(experiment)).encode()).hexdigest()
+    tree, _ = without(to_tree(fixed_settings(experiment)), ["mechanism", "folder"])
+    return hashlib.sha256(dumps(tree).encode()).hexdigest()
 
 
 def check_settings(run: RunData) -> None:

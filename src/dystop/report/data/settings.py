@@ -81,8 +81,11 @@ def plain_value(value: str) -> str:
 
 
 def value_of(run: RunData, key: str) -> Any:
-    """Return the value of a dotted key in a run's configuration, None where it has none."""
-    found: Any = run.config
+    """Return the value of a dotted key in a run's configuration, None where it has none.
+
+    A mechanism that an import path names goes by its own name, as everywhere in a report.
+    """
+    found: Any = run.info if key == _MECHANISM and "mechanism" in run.info else run.config
     for part in key.split("."):
         found = found.get(part) if isinstance(found, Mapping) else None
     return found
