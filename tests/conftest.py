@@ -30,6 +30,12 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--update-golden", action="store_true", help="write the golden files anew")
 
 
+@pytest.fixture(autouse=True)
+def no_mechanisms_of_other_tests(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Forget classes that a test named by import path: a process knows them until it ends."""
+    monkeypatch.setattr("dystop.mechanisms.MECHANISMS._own", {})
+
+
 @pytest.fixture(params=[1, 3])
 def some_cores(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> int:
     """Run blocks one after another, or on three threads."""

@@ -67,6 +67,18 @@ def test_equally_near_neighbours_are_sorted_by_id():
     assert [x.tolist() for x in view.k_nearest(2, by="distance_m", worker=1)] == [[1, 1], [0, 2]]
 
 
+@pytest.mark.parametrize("server", [False, True])
+def test_the_neighbours_of_a_worker_are_the_workers_that_it_may_pull_from(server):
+    for seed in range(20):
+        view = random_view(seed, 7, server=server)
+        pairs = set(zip(view.reach.dst.tolist(), view.reach.src.tolist(), strict=True))
+        for i in range(7):
+            assert view.neighbours(i).tolist() == [j for j in range(7) if (i, j) in pairs]
+    for nobody in (-1, 7):
+        with pytest.raises(IndexError, match=str(nobody)):
+            view.neighbours(nobody)
+
+
 def test_a_mechanism_must_implement_plan():
     with pytest.raises(NotImplementedError, match=r"Mechanism.*`plan`"):
         Mechanism().plan({}, random_view(0, 2))

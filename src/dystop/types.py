@@ -22,7 +22,7 @@ import numpy as np
 
 from dystop.plan import Plan
 from dystop.rng import stream
-from dystop.sparse import Bools, Floats, Graph, Ints, PairCounts
+from dystop.sparse import Bools, Floats, Graph, Ints, PairCounts, check_ids
 
 Memory = Mapping[str, Any]
 """What a mechanism remembers between rounds: a tree of dicts, lists, arrays and scalars."""
@@ -260,6 +260,17 @@ class View:
     def rng(self, *key: str | int) -> np.random.Generator:
         """Return a random generator that depends only on the run's seed, the round and the key."""
         return stream(self.fleet.seed, "mechanism", self.t, *key)
+
+    def neighbours(self, i: int) -> Ints:
+        """Return the workers that worker i may pull from now, ascending: those in its reach.
+
+        >>> from dystop.conformance import random_view
+        >>> random_view(0, 4, shape="complete", all_alive=True).neighbours(1).tolist()
+        [0, 2, 3]
+        """
+        check_ids(self.fleet.workers, np.array([i]))
+        near = self.reach.row(i)
+        return near[near < self.fleet.workers]
 
     def k_nearest(
         self,

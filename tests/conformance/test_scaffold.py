@@ -1,6 +1,7 @@
 """`dystop new mechanism NAME`: the project is installed, listed, run and tested."""
 
 import os
+import re
 import subprocess
 import sys
 import tomllib
@@ -11,6 +12,7 @@ from typer.testing import CliRunner
 
 from dystop.cli.app import app
 from dystop.cli.new import project_files, template_values
+from dystop.experiments.folders.run_folder import open_run
 
 ROOT = Path(__file__).parents[2]
 SMALL = ["data.name=synthetic", "model.name=softmax", "fleet.workers=6", "stop.rounds=3"]
@@ -60,6 +62,17 @@ def project(tmp_path_factory):
 
 def dystop(python, *command):
     return python("dystop", *command)
+
+
+def test_it_runs_without_being_installed(monkeypatch, tmp_path):
+    assert new("shell-idea", "--out", tmp_path).exit_code == 0
+    monkeypatch.chdir(tmp_path / "shell-idea")
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    readme = Path("README.md").read_text()
+    (words,) = re.findall(r"^    dystop run (.*mechanism.folder=src)$", readme, re.M)
+    done = CliRunner().invoke(app, ["run", *words.split(), *QUICK, "--name", "it"])
+    assert done.exit_code == 0, done.output
+    assert open_run(Path("runs/it")).info["mechanism"]["name"] == "shell-idea"
 
 
 def test_next_three_commands_are_printed(tmp_path):

@@ -89,7 +89,6 @@ def factory():
 @pytest.fixture(autouse=True)
 def here(tmp_path, monkeypatch):
     """A user with a state folder and a working folder of his own."""
-    monkeypatch.setattr(dystop.MECHANISMS, "_own", {})
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     (tmp_path / "here").mkdir()
     monkeypatch.chdir(tmp_path / "here")

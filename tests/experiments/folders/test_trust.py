@@ -67,7 +67,6 @@ class Module:
 @pytest.fixture(autouse=True)
 def me(tmp_path, monkeypatch):
     """A user with a state folder and a working folder of his own."""
-    monkeypatch.setattr(dystop.MECHANISMS, "_own", {})
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "me"))
     (tmp_path / "here").mkdir()
     monkeypatch.chdir(tmp_path / "here")
