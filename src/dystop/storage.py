@@ -1,8 +1,11 @@
-"""Durable files: the one atomic write, the append log, the file lock, and readers of JSON.
+"""Durable files: the one atomic write, the append log, the file lock, and readers.
 
 Every file that must survive a crash is written here. A reader of such a file sees the old content
 or the new content, never a part. The functions let `OSError` through unless their docstring says
 otherwise; the caller knows which command the user should run next.
+
+A run folder may come from anybody. `read_bounded` and `open_regular` read its files: no link, no
+pipe, no more than the caller expects. `folder_within` enters its folders: by handles, and no link.
 """
 
 import errno
@@ -10,11 +13,12 @@ import fcntl
 import hashlib
 import os
 import re
+import stat
 import time
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, BinaryIO, Self
 
 from dystop.errors import DystopError, RunFolderError
 from dystop.strict_json import parse_json
@@ -31,7 +35,19 @@ O_NOFOLLOW = getattr(os, "O_NOFOLLOW", 0)
 NO_PERMISSION = frozenset({errno.EROFS, errno.EACCES, errno.EPERM})
 """Error numbers that mean: choose another folder, or make this one writable."""
 
+JSON_BYTES = 1 << 28
+"""Most bytes of a JSON or TOML file: enough for the fleet of a million workers."""
+
+LOG_BYTES = 1 << 31
+"""Most bytes of a file with a line for each round."""
+
+MODEL_BYTES = 1 << 32
+"""Most bytes of a file with one model or its state."""
+
 _CREATE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | O_NOFOLLOW
+_REGULAR = os.O_NONBLOCK | os.O_CLOEXEC  # a pipe without a writer must not make anybody wait
+_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
+_FOREIGN_LINKS = "export"  # a folder in which other tools, such as wandb, make links of their own
 _PIECE_BYTES = 1 << 20  # a file is read in pieces of this size
 _PROBE_S = 0.05  # longer than `is_unlocked` holds its shared lock
 
@@ -88,6 +104,105 @@ def write_atomic(
         raise
 
 
+def open_private(path: str, flags: int) -> int:
+    """Open a file that only its owner may read, and no link; an `opener` for `open`."""
+    return os.open(path, flags | O_NOFOLLOW | _REGULAR, PRIVATE)
+
+
+def open_regular(path: Path, *, follow: bool = False) -> BinaryIO:
+    """Open a regular file for reading; raise OSError for a link, a pipe, a device or a folder.
+
+    Args:
+        path: The file.
+        follow: Follow a link: the user has named this file, no content of a folder has.
+    """
+    try:
+        handle = os.open(path, os.O_RDONLY | _REGULAR | (0 if follow else O_NOFOLLOW))
+    except OSError as error:
+        if error.errno == errno.ELOOP:
+            raise OSError(error.errno, "a link, which is not followed", str(path)) from None
+        raise
+    if stat.S_ISREG(os.fstat(handle).st_mode):
+        return os.fdopen(handle, "rb")
+    os.close(handle)
+    raise OSError(errno.EINVAL, "not a regular file", str(path))
+
+
+def read_bounded(path: Path, most: int, *, follow: bool = False) -> bytes:
+    """Return the content of a regular file; raise OSError if it has more than `most` bytes."""
+    with open_regular(path, follow=follow) as file:
+        size = os.fstat(file.fileno()).st_size
+        if size > most:
+            raise OSError(errno.EFBIG, f"has {size:,} bytes, at most {most:,} are read", str(path))
+        return file.read(size)
+
+
+@contextmanager
+def folder_within(root: Path, *names: str, create: bool = False) -> Iterator[Path]:
+    """Enter a folder below another one; follow no link on the way.
+
+    Args:
+        root: The folder that the user has named; it may be a link.
+        names: The way from there, folder by folder.
+        create: Make the folders that are missing.
+
+    Yields:
+        A path that leads into this very folder, whatever is renamed meanwhile. On a system without
+        `/proc` it is the plain path.
+
+    Raises:
+        RunFolderError: One of the folders is a link.
+    """
+    path, handle = root, os.open(root, _FOLDER)
+    try:
+        for name in names:
+            path = path / name
+            if create:
+                with suppress(FileExistsError):
+                    os.mkdir(name, dir_fd=handle)
+            outer, handle = handle, _open_folder(path, handle)
+            os.close(outer)
+        inside = opened_path(handle, path)
+        try:
+            yield inside
+        except OSError as error:
+            error.filename = str(error.filename or path).replace(str(inside), str(path), 1)
+            raise
+    finally:
+        os.close(handle)
+
+
+def _open_folder(path: Path, within: int) -> int:
+    try:
+        return os.open(path.name, _FOLDER | O_NOFOLLOW, dir_fd=within)
+    except OSError as error:
+        _refuse_link(path)
+        error.filename = str(path)
+        raise
+
+
+def opened_path(handle: int, path: Path) -> Path:
+    """Return a path to what a handle has open; the plain path where the system has none."""
+    opened = Path(f"/proc/self/fd/{handle}")
+    return opened if opened.exists() else path
+
+
+def refuse_links(folder: Path) -> None:
+    """Raise RunFolderError if there is a link in a folder that is going to be written."""
+    for base, folders, files in os.walk(folder):
+        for name in (*folders, *files):
+            _refuse_link(Path(base, name))
+        folders[:] = [name for name in folders if name != _FOREIGN_LINKS]
+
+
+def _refuse_link(path: Path) -> None:
+    if path.is_symlink():
+        raise RunFolderError(
+            f"{path}: a link to {os.readlink(path)}, which is not followed; replace the link by "
+            "what it leads to, or start a new run"
+        )
+
+
 def remove_temporary_files(folder: Path, name: str = "*") -> None:
     """Remove what writers of `name` left behind when they were killed; a pattern is allowed."""
     for stray in folder.glob(f".{name}.tmp*"):
@@ -139,7 +254,7 @@ class AppendLog:
 
     def __init__(self, path: Path, offset: int) -> None:
         self.offset = offset
-        self._fd = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+        self._fd = os.open(path, os.O_RDWR | os.O_CREAT | O_NOFOLLOW | _REGULAR, 0o644)
         os.ftruncate(self._fd, offset)
         self._digest = _digest_of_start(self._fd, offset)
 
@@ -198,7 +313,7 @@ class FileLock:
 
     def acquire(self) -> str:
         """Take the lock and return what its last holder wrote."""
-        self._fd = os.open(self.path, os.O_RDWR | os.O_CREAT, 0o644)
+        self._fd = os.open(self.path, os.O_RDWR | os.O_CREAT | O_NOFOLLOW | _REGULAR, 0o644)
         try:
             self._flock()
         except BlockingIOError:
@@ -249,22 +364,17 @@ def is_unlocked(path: Path) -> bool:
     without locks.
     """
     try:
-        handle = os.open(path, os.O_RDONLY)
+        with open_regular(path) as file:  # closing it releases the shared lock, too
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except OSError:
         return False
-    try:
-        fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except OSError:
-        return False
-    finally:
-        os.close(handle)  # releases the shared lock, too
     return True
 
 
 def read_json(path: Path, error: type[DystopError] = RunFolderError) -> dict[str, Any]:
     """Return the JSON object in a file; raise `error` if the file cannot be read or is damaged."""
     try:
-        content = parse_json(path.read_bytes())
+        content = parse_json(read_bounded(path, JSON_BYTES))
     except OSError as problem:
         raise error(f"{path}: cannot be read: {problem.strerror}") from None
     except ValueError as problem:
@@ -284,7 +394,7 @@ def try_read_json(path: Path) -> dict[str, Any]:
 def file_sha256(path: Path) -> str:
     """Return the SHA-256 of a file, in hexadecimal; raise `RunFolderError` if it is unreadable."""
     try:
-        with path.open("rb") as file:
+        with open_regular(path) as file:
             return hashlib.file_digest(file, "sha256").hexdigest()
     except OSError as error:
         raise RunFolderError(f"{path}: cannot be read: {error.strerror}") from None
@@ -292,11 +402,8 @@ def file_sha256(path: Path) -> str:
 
 def start_sha256(path: Path, length: int) -> str:
     """Return the SHA-256 of the first bytes of a file; of the whole file if it is shorter."""
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        return _digest_of_start(handle, length).hexdigest()
-    finally:
-        os.close(handle)
+    with open_regular(path) as file:
+        return _digest_of_start(file.fileno(), length).hexdigest()
 
 
 def _digest_of_start(handle: int, length: int) -> "hashlib._Hash":

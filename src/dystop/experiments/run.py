@@ -35,6 +35,7 @@ from dystop.record import RoundRecord, as_recorded
 from dystop.simulator import checkpoint, no_round, run_rounds
 from dystop.simulator.loop import begin
 from dystop.simulator.state import Components, State
+from dystop.storage import LOG_BYTES, read_bounded
 
 OnRecord = Callable[[RoundRecord], None]
 
@@ -369,7 +370,7 @@ def _recorded_lines(folder: Path) -> list[str]:
     """Return the complete lines of the record log."""
     _check_simulated(open_run(folder))  # also refuses a damaged folder
     log = folder / RECORDS
-    text = log.read_text(encoding="utf-8") if log.is_file() else ""  # as `open_run` sees it
+    text = read_bounded(log, LOG_BYTES).decode() if log.is_file() else ""  # as `open_run` sees it
     return text.split("\n")[:-1]
 
 

@@ -8,9 +8,10 @@ there is no pickle.
 
 import json
 import warnings
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 import torch
@@ -24,7 +25,13 @@ from dystop.serialization import Kinds, pack, unpack
 from dystop.simulator.model_stack import Models
 from dystop.simulator.state import State
 from dystop.sparse import Floats, Graph, Ints, PairCounts
-from dystop.storage import remove_temporary_files, write_atomic
+from dystop.storage import (
+    folder_within,
+    open_regular,
+    opened_path,
+    remove_temporary_files,
+    write_atomic,
+)
 from dystop.types import ControlState, Mailbox, Outcome
 from dystop.world import InFlight, Messages, Progress
 
@@ -119,11 +126,10 @@ def save(folder: Path, state: State, records: str = "") -> Path:
         state: What to write.
         records: Length and digest of the record log at this moment; `load_newest` returns it.
     """
-    folder.mkdir(exist_ok=True)
     done = state.control.t - 1
     tensors: dict[str, torch.Tensor] = {}
     tree = json.dumps(_pack(_to_stored(state), "state", tensors))
-    final = folder / f"round-{done:08d}.safetensors"
+    name = f"round-{done:08d}.safetensors"
     header = {"format": _FORMAT, "records": records, FIELD: UNSEALED, "tree": tree}
 
     def write(path: Path) -> None:
@@ -131,15 +137,23 @@ def save(folder: Path, state: State, records: str = "") -> Path:
         with path.open("r+b") as file:
             seal(file)
 
-    write_atomic(final, write)
-    for old in checkpoints(folder)[KEPT:]:
-        old.unlink()
-    return final
+    with folder_within(folder.parent, folder.name, create=True) as inside:
+        write_atomic(inside / name, write)
+        for old in _names(inside)[KEPT:]:
+            (inside / old).unlink()
+    return folder / name
 
 
 def checkpoints(folder: Path) -> list[Path]:
     """Return the checkpoints of a run, newest first."""
-    return sorted(folder.glob("round-*.safetensors"), reverse=True)
+    with suppress(FileNotFoundError), folder_within(folder.parent, folder.name) as inside:
+        return [folder / name for name in _names(inside)]
+    return []
+
+
+def _names(inside: Path) -> list[str]:
+    """Return the names of the checkpoints in a folder, newest first."""
+    return sorted((path.name for path in inside.glob("round-*.safetensors")), reverse=True)
 
 
 def round_of(checkpoint: Path) -> int:
@@ -150,7 +164,8 @@ def round_of(checkpoint: Path) -> int:
 def checked_mark(checkpoint: Path) -> str:
     """Return what `save` was given about the record log; raise ValueError if a bit has changed."""
     try:
-        return _checked_header(checkpoint).get("records", "")
+        with open_regular(checkpoint) as file:
+            return _check(file).get("records", "")
     except (LookupError, TypeError, AttributeError, RecursionError) as error:
         raise ValueError(f"not a checkpoint: {error}") from error
 
@@ -173,15 +188,27 @@ def load_newest(folder: Path, device: torch.device) -> Loaded | None:
         RunFolderError: Where there are checkpoints and all are damaged: resuming would start over
             and cut the records away.
     """
-    remove_temporary_files(folder)
-    for stray in folder.glob(".tmp*"):  # safetensors writes through a temporary file of its own
+    try:
+        with folder_within(folder.parent, folder.name) as inside:
+            return _load_newest(folder, inside, device)
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise RunFolderError(
+            f"{error.filename or folder}: this checkpoint cannot be read: {error.strerror or error}"
+        ) from error
+
+
+def _load_newest(folder: Path, inside: Path, device: torch.device) -> Loaded | None:
+    remove_temporary_files(inside)
+    for stray in inside.glob(".tmp*"):  # safetensors writes through a temporary file of its own
         stray.unlink(missing_ok=True)
     damaged = []
-    for path in checkpoints(folder):
+    for name in _names(inside):
         try:
-            loaded = _load(path, device)
+            loaded = _load(inside / name, device)
         except ValueError as error:
-            damaged.append(f"{path.name} is damaged ({error})")
+            damaged.append(f"{name} is damaged ({error})")
             continue
         if damaged:
             warnings.warn(
@@ -201,25 +228,21 @@ def load_newest(folder: Path, device: torch.device) -> Loaded | None:
 def _load(path: Path, device: torch.device) -> Loaded:
     """Return a checkpoint; raise ValueError if it is damaged."""
     try:
-        header = _checked_header(path)
-        with safe_open(path, framework="pt") as file:
-            tensors = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118
+        with open_regular(path) as opened:
+            header = _check(opened)
+            with safe_open(opened_path(opened.fileno(), path), framework="pt") as file:
+                tensors = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118
         stored: StoredState = _unpack(json.loads(header["tree"]), tensors, device)
     except (SafetensorError, LookupError, TypeError, AttributeError, RecursionError) as error:
         raise ValueError(f"not a checkpoint: {error}") from error
-    except OSError as error:
-        raise RunFolderError(
-            f"{path}: this checkpoint cannot be read: {error.strerror or error}"
-        ) from error
     return Loaded(round_of(path), _from_stored(stored), header.get("records", ""))
 
 
-def _checked_header(path: Path) -> dict[str, str]:
+def _check(file: BinaryIO) -> dict[str, str]:
     """Return the metadata of a checkpoint, after its digest was found to be correct."""
-    with path.open("rb") as file:
-        header: dict[str, str] = json.loads(read_header(file))["__metadata__"]
-        if header["format"] == _FORMAT:
-            check_seal(file)
-        elif header["format"] != _UNSEALED_FORMAT:
-            raise ValueError("not a checkpoint, or one of a newer version")
+    header: dict[str, str] = json.loads(read_header(file))["__metadata__"]
+    if header["format"] == _FORMAT:
+        check_seal(file)
+    elif header["format"] != _UNSEALED_FORMAT:
+        raise ValueError("not a checkpoint, or one of a newer version")
     return header

@@ -21,6 +21,7 @@ from dystop.experiments.folders.trust import (
     with_folder,
     without_replaced,
 )
+from dystop.storage import JSON_BYTES, read_bounded
 
 OLD_KEYS = {  # keys of earlier versions, which old files and run folders hold
     "testbed.guards.aggregator": "aggregation.rule",
@@ -78,7 +79,7 @@ def _as_it_ran(tree: dict[str, Any]) -> dict[str, Any]:
 def parse_file(file: Path) -> tuple[bytes, dict[str, Any]]:
     """Return the bytes of a TOML file and its tree; a byte-order mark is skipped."""
     try:
-        content = file.read_bytes()
+        content = read_bounded(file, JSON_BYTES, follow=True)  # the user has named it
         return content, tomllib.loads(content.decode("utf-8-sig"))
     except FileNotFoundError:
         beside = [p.name for p in file.parent.glob("*.toml") if p.is_file()]

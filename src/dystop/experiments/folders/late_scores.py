@@ -15,7 +15,7 @@ from typing import Any, Self
 from dystop.errors import RunFolderError
 from dystop.experiments.folders.folder_kinds import writing
 from dystop.record import SCORE, RoundRecord
-from dystop.storage import AppendLog
+from dystop.storage import LOG_BYTES, AppendLog, read_bounded
 from dystop.strict_json import parse_json
 
 LATE_SCORES = "late_scores.jsonl"
@@ -43,7 +43,7 @@ def read_late_scores(folder: Path) -> LateScores:
     """
     path = folder / LATE_SCORES
     try:
-        lines = path.read_bytes().split(b"\n")[:-1]
+        lines = read_bounded(path, LOG_BYTES).split(b"\n")[:-1]
     except FileNotFoundError:
         return {}
     except OSError as error:
@@ -89,7 +89,7 @@ class LateScoreLog:
     def _open(self) -> AppendLog:
         """Open the file; a last line that a crash cut off is removed."""
         path = self._folder / LATE_SCORES
-        old = path.read_bytes() if path.exists() else b""
+        old = read_bounded(path, LOG_BYTES) if path.exists() else b""
         return AppendLog(path, old.rfind(b"\n") + 1)
 
     def sync(self) -> None:

@@ -1,5 +1,6 @@
 """The record log of a run folder, its readers, and the lock that lets one process write it."""
 
+import errno
 import os
 from pathlib import Path
 from typing import Any, Self
@@ -9,11 +10,15 @@ from dystop.experiments.folders.folder_kinds import writing
 from dystop.experiments.folders.late_scores import LATE_SCORES, parse_late_score, with_late_score
 from dystop.record import RoundRecord, from_json
 from dystop.storage import (
+    LOG_BYTES,
     AppendLog,
     FileLock,
     LockHeldError,
     file_sha256,
     is_unlocked,
+    open_regular,
+    read_bounded,
+    refuse_links,
     start_sha256,
 )
 
@@ -31,7 +36,7 @@ class RunLock(FileLock):
         """Take the lock; raise `RunFolderError` if another process is writing the folder."""
         folder = self.path.parent
         with writing(folder):
-            _refuse_links(folder)
+            refuse_links(folder)
             try:
                 before = super().acquire()
             except LockHeldError as held:
@@ -41,17 +46,6 @@ class RunLock(FileLock):
                 ) from None
             self.write(str(os.getpid()))
         return before
-
-
-def _refuse_links(folder: Path) -> None:
-    """Refuse to write a folder in which the name of a file leads to a file elsewhere."""
-    with os.scandir(folder) as entries:
-        for entry in entries:
-            if entry.is_symlink() and not entry.is_dir():
-                raise RunFolderError(
-                    f"{entry.path}: a link to {os.readlink(entry.path)}, which would be "
-                    "overwritten; replace the link by the file, or start a new run"
-                )
 
 
 def is_abandoned(folder: Path) -> bool:
@@ -73,7 +67,7 @@ def read_lines(folder: Path) -> tuple[list[RoundRecord], list[int]]:
     records: list[RoundRecord] = []
     ends: list[int] = []
     try:
-        data = path.read_bytes()
+        data = read_bounded(path, LOG_BYTES)
     except FileNotFoundError:
         return records, ends
     except OSError as error:
@@ -185,13 +179,17 @@ class LineTail:
 
     def read(self) -> list[bytes]:
         """Return the new lines; a file that was cut is read from its new end on."""
-        if not self._path.is_file():
+        try:
+            file = open_regular(self._path)
+        except FileNotFoundError:
             return []
-        with self._path.open("rb") as file:
+        with file:
             size = file.seek(0, os.SEEK_END)
             self._offset = min(self._offset, size)
+            if size - self._offset > LOG_BYTES:
+                raise OSError(errno.EFBIG, f"has {size:,} bytes, at most {LOG_BYTES:,} are read")
             file.seek(self._offset)
-            whole = file.read().rpartition(b"\n")[0]
+            whole = file.read(size - self._offset).rpartition(b"\n")[0]
         self._offset += len(whole) + bool(whole)
         return whole.splitlines()
 

@@ -50,7 +50,15 @@ from dystop.experiments.folders.record_log import (
 )
 from dystop.experiments.folders.trust import signature_of
 from dystop.record import RoundRecord
-from dystop.storage import NO_PERMISSION, NO_SPACE, file_sha256, read_json, write_atomic
+from dystop.storage import (
+    JSON_BYTES,
+    NO_PERMISSION,
+    NO_SPACE,
+    file_sha256,
+    read_bounded,
+    read_json,
+    write_atomic,
+)
 
 if TYPE_CHECKING:
     from dystop.experiments.config import Experiment
@@ -280,7 +288,7 @@ def open_config(folder: Path) -> dict[str, Any]:
     """Read the configuration of a run as plain tables."""
     path = folder / CONFIG
     try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
+        return tomllib.loads(read_bounded(path, JSON_BYTES).decode())
     except OSError as error:
         raise RunFolderError(f"{path}: cannot be read: {error.strerror}") from None
     except (ValueError, RecursionError) as error:

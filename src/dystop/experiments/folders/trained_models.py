@@ -1,6 +1,7 @@
 """Trained models: save them in the run folder at the end of a run, and load them again."""
 
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Literal
 
@@ -11,6 +12,7 @@ from dystop.experiments.folders.run_folder import GLOBAL, MODELS, run_folder, wr
 from dystop.simulator.evaluation import EvaluationModels, batch_norm_owners, evaluation_models
 from dystop.simulator.state import Components, State
 from dystop.sparse import ints
+from dystop.storage import folder_within
 from dystop.training.batch_norm import ALL_WORKERS
 from dystop.training.models.build import CustomModel
 from dystop.training.saved import LoadedModel, ModelCard, loaded_model, read_model, to_bytes
@@ -37,11 +39,10 @@ def keep_models(
     files = {GLOBAL: ALL_WORKERS}
     if which == "all":
         files |= {worker_file(k): k for k in range(len(now.models))}
-    with writing(folder):
-        (folder / MODELS).mkdir(exist_ok=True)
+    with writing(folder), folder_within(folder, MODELS, create=True) as inside:
         for name, who in files.items():
             blob = to_bytes(components.trainer.layout, *_as_evaluated(components, now, who), card)
-            write_atomic(folder / MODELS / name, blob)
+            write_atomic(inside / name, blob)
 
 
 def _as_evaluated(components: Components, now: EvaluationModels, who: int) -> tuple[Tensor, Tensor]:
@@ -95,8 +96,9 @@ def load_model(
 def _file(folder: Path, worker: int | None) -> Path:
     name = GLOBAL if worker is None else worker_file(worker)
     path = folder / MODELS / name
-    if path.is_file():
-        return path
+    with suppress(FileNotFoundError), folder_within(folder, MODELS):  # refuses a link
+        if path.is_file():
+            return path
     there = sorted(p.name for p in (folder / MODELS).glob("*.safetensors"))
     raise RunFolderError(
         f"{path}: no such model; {_listed(there)}. A run saves its models at its end; "

@@ -13,6 +13,7 @@ import re
 import shutil
 import tempfile
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -24,7 +25,7 @@ from dystop.experiments.folders.folder_kinds import COMPARISON, SWEEP, study_kin
 from dystop.experiments.folders.run_folder import INFO, STUDY, check_name, is_study, not_created
 from dystop.experiments.folders.trust import PLAN, signature_of
 from dystop.params import flatten
-from dystop.storage import read_json, write_atomic
+from dystop.storage import folder_within, read_json, refuse_links, write_atomic
 
 _MOST_DIFFERENCES = 4
 
@@ -146,6 +147,8 @@ def open_study(path: Path, *, trust: bool = False) -> Study:
         TrustError: Somebody else created it, and it names code.
     """
     known = outline(path)
+    with suppress(FileNotFoundError), folder_within(path, PLAN):  # it is no link itself
+        refuse_links(path / PLAN)
     plans = [path / PLAN / f"{folder.name}.toml" for folder in known.folders]
     every = tuple(read_experiment(plan, trust=trust) for plan in plans)
     return Study(path, every, known.over, trust)
@@ -192,14 +195,14 @@ def create_study(
 
 def _fill(study: Study, name: str) -> None:
     study.path.chmod(0o755)
-    (study.path / PLAN).mkdir()
     _write(study, name, study.experiments)
 
 
 def _write(study: Study, name: str, new: Sequence[Experiment]) -> None:
     """Write the plans of new experiments, then the list of all."""
-    for experiment in new:
-        write_atomic(study.plan(experiment), to_toml(experiment).encode())
+    with folder_within(study.path, PLAN, create=True) as plans:
+        for experiment in new:
+            write_atomic(plans / study.plan(experiment).name, to_toml(experiment).encode())
     content: dict[str, Any] = {"format": 1, "name": name}
     content |= {"over": study.over} if study.over else {}
     content["runs"] = [_row(experiment) for experiment in study.experiments]

@@ -16,6 +16,7 @@ from dystop.experiments.testbed.enrolment import node_names
 from dystop.experiments.testbed.launch import WORKERS
 from dystop.experiments.testbed.parties import MODEL
 from dystop.sparse import ints
+from dystop.storage import MODEL_BYTES, folder_within, read_bounded
 from dystop.training.saved import average_models
 
 
@@ -28,18 +29,24 @@ def collect_models(folder: Path) -> bool:
     left = [folder / WORKERS / name / MODEL for name in names]
     if not all(path.is_file() for path in left):
         return False
-    blobs = [path.read_bytes() for path in left]
+    blobs = [_blob(folder, name) for name in names]
     share = torch.from_numpy(global_weights(ints(open_run(folder).fleet["data_size"])))
     files = {GLOBAL: average_models(blobs, share)}
     if which == "all":
         files |= {worker_file(k): blob for k, blob in enumerate(blobs)}
     try:
-        (folder / MODELS).mkdir(exist_ok=True)
-        for name, blob in files.items():
-            write_atomic(folder / MODELS / name, blob)
+        with folder_within(folder, MODELS, create=True) as inside:
+            for name, blob in files.items():
+                write_atomic(inside / name, blob)
     except OSError as error:
         raise StorageError(
             f"{folder / MODELS}: cannot be written: {error.strerror or error}; the run has "
             f"ended and is safe. Free space, then: {shell_command('testbed', '--resume', folder)}"
         ) from error
     return True
+
+
+def _blob(folder: Path, name: str) -> bytes:
+    """Return the file of one worker's model."""
+    with folder_within(folder, WORKERS, name) as inside:
+        return read_bounded(inside / MODEL, MODEL_BYTES)

@@ -12,7 +12,7 @@ from contextlib import closing, suppress
 from pathlib import Path
 
 from dystop.errors import ConfigError, DystopError, RunFolderError, shell_command
-from dystop.storage import write_atomic
+from dystop.storage import JSON_BYTES, folder_within, read_bounded, refuse_links, write_atomic
 from dystop.testbed.coordinator.conduct.quarantine import REVOKED
 from dystop.testbed.coordinator.members import Member
 from dystop.testbed.coordinator.process import CoordinatorProcess
@@ -50,10 +50,11 @@ class PardonRequests:
 
 def report_left_behind(folder: Path, name: str, reason: str) -> None:
     """Tell the coordinator that a party cannot go on."""
-    file = folder / LEFT_BEHIND / name
-    with suppress(OSError):  # the launcher shows it as well
-        file.parent.mkdir(exist_ok=True)
-        write_atomic(file, reason.encode())
+    with (
+        suppress(OSError),  # the launcher shows it as well
+        folder_within(folder, LEFT_BEHIND, create=True) as inside,
+    ):
+        write_atomic(inside / name, reason.encode())
 
 
 def pass_on_left_behind(folder: Path, process: CoordinatorProcess) -> None:
@@ -63,8 +64,12 @@ def pass_on_left_behind(folder: Path, process: CoordinatorProcess) -> None:
         return
     with suppress(OSError):
         for file in sorted(p for p in reports.iterdir() if not p.name.startswith(".")):
-            process.incident(file.name, "left_behind", file.read_text(errors="replace"))
+            process.incident(file.name, "left_behind", _text(file))
             file.unlink()
+
+
+def _text(file: Path) -> str:
+    return read_bounded(file, JSON_BYTES).decode(errors="replace")
 
 
 def request_pardon(folder: Path, name: str, within_s: float = 3.0) -> bool:
@@ -75,8 +80,8 @@ def request_pardon(folder: Path, name: str, within_s: float = 3.0) -> bool:
     """
     _check_quarantined(folder, name)
     file = folder / PARDONS / name
-    file.parent.mkdir(exist_ok=True)
-    write_atomic(file, b"")
+    with folder_within(folder, PARDONS, create=True) as inside:
+        write_atomic(inside / name, b"")
     until = time.monotonic() + within_s
     while file.exists() and time.monotonic() < until:
         time.sleep(0.05)
@@ -118,6 +123,7 @@ def restore_ledger(folder: Path) -> int:
         ConfigError: The ledger is not damaged.
         RunFolderError: There is no backup, or a coordinator is running.
     """
+    refuse_links(folder)
     path = folder / LEDGER
     if not path.exists() and newest_backup(path) is None:
         raise RunFolderError(f"{path}: no ledger, and no backup of one; nothing can be restored")
