@@ -16,7 +16,7 @@ UNSEALED = "0" * 64
 
 _FOUND = re.compile(rb'"sha256":"([0-9a-f]{64})"')
 _LENGTH_BYTES = 8  # of the length of the header
-_MAX_HEADER_BYTES = 100_000_000  # safetensors reads no longer one
+MAX_HEADER_BYTES = 100_000_000  # safetensors reads no longer one
 _PIECE_BYTES = 1 << 20
 
 
@@ -40,7 +40,7 @@ def read_header(file: BinaryIO) -> bytes:
     size = file.seek(0, os.SEEK_END)
     file.seek(0)
     length = int.from_bytes(file.read(_LENGTH_BYTES), "little")
-    if length > min(_MAX_HEADER_BYTES, size - _LENGTH_BYTES):
+    if length > min(MAX_HEADER_BYTES, size - _LENGTH_BYTES):
         raise ValueError("the length of its header is wrong")
     return file.read(length)
 

@@ -1,6 +1,7 @@
 """A recorded run in the simulator gives the same plans, models and records."""
 
 import json
+import os
 from dataclasses import replace
 
 import numpy as np
@@ -13,7 +14,7 @@ from dystop.mechanisms import MECHANISMS, DySTop
 from dystop.simulator.params import EngineParams
 from dystop.world import Compute, Outages, TraceWorld, WorldParams, read_trace
 from dystop.world.energy import Energy, power_of
-from dystop.world.trace import TRACE
+from dystop.world.trace import REPEATED, TRACE
 from support.engine_fixtures import components_for, run_to_end
 from support.testbed.trace_recorder import play_and_record, write_trace
 
@@ -177,6 +178,8 @@ DAMAGE = {
     "round 7": lambda line: broken(line, round=7),
     "no worker": lambda line: broken(line, alive=[False] * N),
     "alive, step_s": lambda line: broken(line, step_s=[1.0]),
+    "a link in reach": lambda line: broken(line, reach={"dst": [10**15], "src": [0]}),
+    "or no sender": lambda line: broken(line, reach={"dst": [0, 1], "src": [1]}),
     "reach, distance_m": lambda line: broken(line, distance_m=[1.0]),
     "an order or a training": lambda line: broken(line, active=[N + 3]),
     "a link": lambda line: broken(line, links={k: [99] for k in line["links"]}),
@@ -195,6 +198,29 @@ def test_a_damaged_trace_says_where(message, tmp_path):
     text = bad if isinstance(bad, str) else json.dumps(bad)
     (tmp_path / TRACE).write_text(text + "\n")
     with pytest.raises(RunFolderError, match=f"line 1.*{message}"):
+        read_trace(tmp_path)
+
+
+def test_values_that_do_not_change_take_memory_once(tmp_path):
+    """Every line leaves out the reach, so a short file must not become a large trace."""
+    first = play_and_record(scene(DySTop(), stop=Stop(rounds=1)))[2][0]
+    later = {k: v for k, v in first.items() if k not in REPEATED}
+    lines = [first, *({**later, "round": t} for t in range(2, 6))]
+    (tmp_path / TRACE).write_text("".join(json.dumps(line) + "\n" for line in lines))
+    rounds = read_trace(tmp_path).rounds
+    for name in ("alive", "distance_m", "link_s", "step_s", "budget"):
+        assert len({id(getattr(line, name)) for line in rounds}) == 1
+    assert len({id(line.reach.dst) for line in rounds}) == 1
+
+
+def test_a_trace_is_a_file_of_bounded_size(tmp_path):
+    os.mkfifo(tmp_path / TRACE)
+    with pytest.raises(RunFolderError, match=f"{TRACE}: cannot be read: not a regular file"):
+        read_trace(tmp_path)
+    (tmp_path / TRACE).unlink()
+    (tmp_path / TRACE).touch()
+    os.truncate(tmp_path / TRACE, 8 << 30)
+    with pytest.raises(RunFolderError, match=f"{TRACE}: cannot be read: has 8,589,934,592 bytes"):
         read_trace(tmp_path)
 
 

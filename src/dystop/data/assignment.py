@@ -26,6 +26,7 @@ from dystop.data.partition import (
 from dystop.data.readers import refusal
 from dystop.data.table_files import column_of, read_table, write_table
 from dystop.errors import ConfigError, DataError
+from dystop.foreign_files import JSON_BYTES, read_bounded
 from dystop.sparse import Ints, ints
 from dystop.storage import write_atomic
 from dystop.strict_json import parse_json
@@ -126,7 +127,7 @@ def _read_rows(path: Path) -> _Rows:
 def _read_json(path: Path) -> _Rows:
     expected = 'an object such as {"0": [4, 7], "1": [2]}'
     try:
-        found = parse_json(path.read_bytes())
+        found = parse_json(read_bounded(path, JSON_BYTES, follow=True))
     except OSError as error:
         raise DataError(f"{path}: cannot be read: {error.strerror}") from None
     except ValueError as error:

@@ -16,6 +16,7 @@ from annotated_types import Ge, Gt
 from dystop.data.dataset import Dataset, Images, moments
 from dystop.data.npz import read_samples
 from dystop.errors import DataError
+from dystop.foreign_files import JSON_BYTES, read_bounded
 from dystop.params import param
 from dystop.sparse import Ints
 from dystop.strict_json import parse_json
@@ -75,7 +76,7 @@ def to_line(facts: Facts) -> str:
 def read_facts(path: Path) -> Facts:
     """Read the facts that `to_line` wrote."""
     try:
-        raw: dict[str, Any] = parse_json(path.read_bytes())
+        raw: dict[str, Any] = parse_json(read_bounded(path, JSON_BYTES, follow=True))
         facts = Facts(
             data_size=int(raw["data_size"]),
             label_counts=tuple(int(n) for n in raw["label_counts"]),

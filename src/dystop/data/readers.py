@@ -8,6 +8,7 @@ official Python versions are pickles, which can run any code when they are read.
 import gzip
 import hashlib
 import math
+import os
 import tarfile
 import zlib
 from collections.abc import Sequence
@@ -30,6 +31,22 @@ _CIFAR_PIXELS = 3 * 32 * 32
 def refusal(path: Path, wrong: str, expected: str, todo: str = _REPLACE) -> DataError:
     """Return the error for an unusable file: which file, what is wrong, what to do."""
     return DataError(f"{path}: {wrong}; expected {expected}. {todo}.")
+
+
+def check_memory(path: Path, what: str, needed: int, todo: str) -> None:
+    """Refuse to decode what would take more than half of this machine's memory.
+
+    A small file may claim to hold a large array.
+    """
+    memory = physical_bytes()
+    if needed > memory // 2:
+        wrong = f"{what} would take about {needed / 1e9:,.1f} GB of memory"
+        raise refusal(path, wrong, f"at most half of this machine's {memory / 1e9:,.1f} GB", todo)
+
+
+def physical_bytes() -> int:
+    """Return the memory of this machine."""
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
 
 def check_digest(path: Path, known: str) -> None:

@@ -10,14 +10,18 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dystop.data.readers import refusal
+from dystop.data.readers import check_memory, refusal
 from dystop.errors import DataError, nearest
+from dystop.foreign_files import open_regular
 from dystop.storage import write_atomic
 
 Table = Mapping[str, NDArray[Any]]  # columns by name, equally long
 
 TABLE_KINDS = (".csv", ".parquet")
 _CSV_ADVICE = "Save it again as UTF-8 text with commas, and a first line with the column names"
+_FEWER = "Import fewer rows or columns"
+_CSV_TIMES = 8  # bytes of the texts and numbers of a CSV file, for each of its own
+_CELL_BYTES = 32  # of a cell as it is decoded, converted and scaled
 _PARQUET_ADVICE = "Write it again as a Parquet file"
 
 
@@ -32,6 +36,8 @@ def read_table(path: Path) -> dict[str, NDArray[Any]]:
     """
     if not path.is_file():
         raise DataError(f"{path}: no such file; give the path of a table, .csv or .parquet")
+    if path.suffix != ".parquet":
+        check_memory(path, "the table", _CSV_TIMES * path.stat().st_size, _FEWER)
     table = _read_parquet(path) if path.suffix == ".parquet" else _read_csv(path)
     if not table or not len(next(iter(table.values()))):
         raise refusal(path, "the table has no row", "a table with rows", "Fill it")
@@ -95,21 +101,45 @@ def _read_csv(path: Path) -> dict[str, NDArray[Any]]:
 def _read_parquet(path: Path) -> dict[str, NDArray[Any]]:
     parquet, arrow = _pyarrow("parquet"), _pyarrow()
     try:
-        table = parquet.read_table(path)
-        return {name: _values(arrow, table[name]) for name in table.column_names}
+        with open_regular(path, follow=True) as source, parquet.ParquetFile(source) as file:
+            texts = _check_cells(path, file.metadata)
+        table = parquet.read_table(path, read_dictionary=texts)
+        return {name: _values(arrow, path, table[name]) for name in table.column_names}
     except (OSError, arrow.ArrowException) as error:
         what = str(error).splitlines()[0]
         raise refusal(path, f"cannot be read: {what}", "a Parquet file", _PARQUET_ADVICE) from error
 
 
-def _values(arrow: Any, column: Any) -> NDArray[Any]:
+def _check_cells(path: Path, metadata: Any) -> list[str]:
+    """Refuse a table that does not fit into memory; return its columns of texts. Decode nothing."""
+    groups = [metadata.row_group(k) for k in range(metadata.num_row_groups)]
+    columns = [group.column(k) for group in groups for k in range(group.num_columns)]
+    cells = sum(column.num_values for column in columns)
+    stored = sum(column.total_uncompressed_size for column in columns)
+    check_memory(path, f"{cells:,} cells", cells * _CELL_BYTES + stored, _FEWER)
+    return sorted({c.path_in_schema for c in columns if c.physical_type == "BYTE_ARRAY"})
+
+
+def _values(arrow: Any, path: Path, column: Any) -> NDArray[Any]:
     """Return one column; text that is missing is ""; lists and dates stay objects."""
     kinds = arrow.types
     kind = column.type.value_type if kinds.is_dictionary(column.type) else column.type
     if kinds.is_string(kind) or kinds.is_large_string(kind):
-        return np.array([value or "" for value in column.to_pylist()], np.str_)
+        return _texts(
+            path, column if kinds.is_dictionary(column.type) else column.dictionary_encode()
+        )
     found: NDArray[Any] = column.to_numpy()
     return found
+
+
+def _texts(path: Path, column: Any) -> NDArray[Any]:
+    """Return a column of texts, each of which is stored once; an array has room for the longest."""
+    words = [np.array([w or "" for w in (*c.dictionary.to_pylist(), "")]) for c in column.chunks]
+    longest = max((w.itemsize for w in words), default=0)
+    check_memory(path, "a column of texts", len(column) * longest, _FEWER)
+    places = [c.indices.fill_null(len(c.dictionary)).to_numpy() for c in column.chunks]
+    parts = [w[at] for w, at in zip(words, places, strict=True)]
+    return np.concatenate(parts) if parts else np.array([], np.str_)
 
 
 def _pyarrow(module: str = "") -> Any:

@@ -31,11 +31,11 @@ from dystop.experiments.folders.run_folder import (
 )
 from dystop.experiments.folders.trained_models import keep_models
 from dystop.experiments.interrupts import Interrupts
+from dystop.foreign_files import LOG_BYTES, read_bounded
 from dystop.record import RoundRecord, as_recorded
 from dystop.simulator import checkpoint, no_round, run_rounds
 from dystop.simulator.loop import begin
 from dystop.simulator.state import Components, State
-from dystop.storage import LOG_BYTES, read_bounded
 
 OnRecord = Callable[[RoundRecord], None]
 

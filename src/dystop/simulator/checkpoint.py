@@ -20,18 +20,13 @@ from safetensors.torch import save_file
 
 from dystop.control.compression import PublicVersions
 from dystop.errors import RunFolderError
+from dystop.foreign_files import folder_within, open_regular, opened_path
 from dystop.sealed import FIELD, UNSEALED, check_seal, read_header, seal
 from dystop.serialization import Kinds, pack, unpack
 from dystop.simulator.model_stack import Models
 from dystop.simulator.state import State
 from dystop.sparse import Floats, Graph, Ints, PairCounts
-from dystop.storage import (
-    folder_within,
-    open_regular,
-    opened_path,
-    remove_temporary_files,
-    write_atomic,
-)
+from dystop.storage import remove_temporary_files, write_atomic
 from dystop.types import ControlState, Mailbox, Outcome
 from dystop.world import InFlight, Messages, Progress
 

@@ -5,12 +5,13 @@ its name alone. It never imports a user's own module because a file says so: the
 """
 
 import hashlib
+import io
 import json
-import struct
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import torch
 from numpy.typing import NDArray
@@ -19,6 +20,8 @@ from safetensors.torch import load, save
 from torch import Tensor, nn
 
 from dystop.errors import ConfigError, RunFolderError
+from dystop.foreign_files import open_regular, read_bounded
+from dystop.sealed import MAX_HEADER_BYTES, read_header
 from dystop.strict_json import parse_json
 from dystop.training.adapters import Adapter, with_adapters
 from dystop.training.flat import Layout, layout_of
@@ -111,7 +114,7 @@ def average_models(blobs: Sequence[bytes], share: Tensor) -> bytes:
         else first
         for name, first in loaded[0].items()
     }
-    blob: bytes = save(mean, metadata={FORMAT: _card(blobs[0]).to_json()})
+    blob: bytes = save(mean, metadata={FORMAT: _card(io.BytesIO(blobs[0])).to_json()})
     return blob
 
 
@@ -127,24 +130,34 @@ def read_model(path: Path, module: nn.Module | None = None) -> LoadedModel:
         path: The file.
         module: For a user's own model, a module of that kind; its weights are replaced.
     """
-    try:
-        blob = path.read_bytes()
-    except OSError as error:
-        raise RunFolderError(f"{path}: cannot be read: {error.strerror or error}") from error
-    try:
-        card, tensors = _card(blob), load(blob)
-    except (SafetensorError, KeyError, TypeError, ValueError, struct.error) as error:
-        raise RunFolderError(f"{path}: not a model file of dystop") from error
+    with _reading(path), open_regular(path, follow=True) as file:
+        card = _card(file)
     if module is None and card.model not in MODELS:
         raise RunFolderError(
             f"{path}: holds the user's own model {card.model!r}, which is not imported because a "
             "file says so; pass a module: load_model(..., module=make(...))"
         )
-    if module is None:
-        with torch.device("meta"):  # it takes no memory, whatever sizes the card claims
-            _check_alike(_built(card, path), tensors, str(path))
-        module = _build(card)
-    return _fill(module, tensors, card, str(path))
+    with torch.device("meta"):  # it takes no memory, whatever sizes the card claims
+        kind = module or _built(card, path)
+    with _reading(path):
+        tensors = load(read_bounded(path, _most_bytes(kind), follow=True))
+    _check_alike(kind, tensors, str(path))
+    return _fill(module or _build(card), tensors, card, str(path))
+
+
+@contextmanager
+def _reading(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise RunFolderError(f"{path}: cannot be read: {error.strerror or error}") from error
+    except (SafetensorError, KeyError, TypeError, ValueError) as error:
+        raise RunFolderError(f"{path}: not a model file of dystop") from error
+
+
+def _most_bytes(module: nn.Module) -> int:
+    """Return the most bytes that a file with the tensors of a module has, in any precision."""
+    return MAX_HEADER_BYTES + 8 * sum(t.numel() for t in (*module.parameters(), *module.buffers()))
 
 
 def _built(card: ModelCard, path: Path) -> nn.Module:
@@ -155,9 +168,8 @@ def _built(card: ModelCard, path: Path) -> nn.Module:
         raise RunFolderError(f"{path}: not a model file of dystop: {error}") from error
 
 
-def _card(blob: bytes) -> ModelCard:
-    (length,) = struct.unpack("<Q", blob[:8])
-    header = parse_json(blob[8 : 8 + length])["__metadata__"]
+def _card(file: BinaryIO) -> ModelCard:
+    header = parse_json(read_header(file))["__metadata__"]
     stored: dict[str, Any] = parse_json(header[FORMAT])
     plain: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in stored.items()}
     if isinstance(adapter := plain.get("adapter"), dict):
@@ -171,6 +183,8 @@ def _build(card: ModelCard, custom: CustomModel | None = None) -> nn.Module:
     module = build_for(card.model if custom is None else custom, card.kind, outputs, seed=0)
     if card.adapter is None:
         return module
+    if not card.base_sha256:
+        raise RunFolderError(f"the card names the base {card.base!r} without its digest")
     load_base(module, Path(card.base), card.base_sha256)
     return with_adapters(module, card.adapter, seed=0)
 
@@ -182,7 +196,8 @@ def base_file(path: Path) -> Path:
 
 def base_sha256(path: Path) -> str:
     """Return the digest of the file of a base."""
-    return hashlib.sha256(_base_bytes(path)).hexdigest()
+    with _opening_base(path), open_regular(base_file(path), follow=True) as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def load_base(module: nn.Module, path: Path, sha256: str = "") -> None:
@@ -193,7 +208,9 @@ def load_base(module: nn.Module, path: Path, sha256: str = "") -> None:
         path: A safetensors file, or the folder of a run that saved its global model.
         sha256: Digest that the file must have; empty: any.
     """
-    blob, where = _base_bytes(path), str(base_file(path))
+    where = str(base_file(path))
+    with _opening_base(path):
+        blob = read_bounded(base_file(path), _most_bytes(module), follow=True)
     if sha256 and hashlib.sha256(blob).hexdigest() != sha256:
         raise ConfigError(
             f"model.base = {where!r}: not the file that the run began with (model.base_sha256 is "
@@ -211,9 +228,10 @@ def load_base(module: nn.Module, path: Path, sha256: str = "") -> None:
         ) from None
 
 
-def _base_bytes(path: Path) -> bytes:
+@contextmanager
+def _opening_base(path: Path) -> Iterator[None]:
     try:
-        return base_file(path).read_bytes()
+        yield
     except OSError as error:
         raise ConfigError(
             f"model.base = {str(path)!r}: cannot be read: {error.strerror or error}; give a "

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from dystop.errors import RunFolderError
+from dystop.foreign_files import LOG_BYTES, read_bounded
 from dystop.sparse import Bools, Floats, Ints, graph_of_sorted
 from dystop.strict_json import parse_json
 from dystop.types import Mailbox
@@ -34,19 +35,18 @@ def read_trace(folder: Path) -> Trace:
     """
     path = folder / TRACE
     try:
-        lines = path.read_bytes().splitlines(keepends=True)
+        lines = read_bounded(path, LOG_BYTES).splitlines(keepends=True)
     except FileNotFoundError:
         raise RunFolderError(
             f"{folder}: has no trace ({TRACE}); only runs of 'dystop testbed' have one"
         ) from None
     except OSError as error:
         raise RunFolderError(f"{path}: cannot be read: {error.strerror}") from None
-    whole: dict[str, Any] = {}
+    observed: dict[str, Any] = {}
     rounds: list[TracedRound] = []
     for number, line in enumerate(lines, 1):
         if line.endswith(b"\n"):
-            whole = _joined(path, number, line, whole)
-            rounds.append(_round(path, number, whole))
+            rounds.append(_round(path, number, line, observed))
     if not rounds:
         raise RunFolderError(f"{path}: has no round; the run ended before its first round closed")
     return Trace(path, tuple(rounds))
@@ -58,20 +58,17 @@ def _damaged(path: Path, number: int, why: str) -> RunFolderError:
     )
 
 
-def _joined(path: Path, number: int, line: bytes, before: dict[str, Any]) -> dict[str, Any]:
-    """Return a line with the unchanged values that it leaves out."""
+def _round(path: Path, number: int, line: bytes, observed: dict[str, Any]) -> TracedRound:
+    """Return the round of one line; `observed` keeps what later lines may leave out."""
     try:
         raw = parse_json(line)
     except ValueError as error:
         raise _damaged(path, number, f"not JSON: {error}") from None
     if not isinstance(raw, dict):
         raise _damaged(path, number, "not an object")
-    return {**{k: before[k] for k in REPEATED if k in before}, **raw}
-
-
-def _round(path: Path, number: int, raw: Mapping[str, Any]) -> TracedRound:
     try:
-        out = _parsed(raw)
+        observed |= {name: _OBSERVED[name](raw[name]) for name in REPEATED if name in raw}
+        out = _parsed(raw, observed)
     except KeyError as error:
         raise _damaged(path, number, f"{error.args[0]} is missing") from None
     except (TypeError, ValueError, OverflowError) as error:
@@ -81,18 +78,19 @@ def _round(path: Path, number: int, raw: Mapping[str, Any]) -> TracedRound:
     return out
 
 
-def _parsed(raw: Mapping[str, Any]) -> TracedRound:
-    budget = _floats(raw["budget"], math.inf)
-    reach = raw["reach"]
+def _parsed(raw: Mapping[str, Any], observed: Mapping[str, Any]) -> TracedRound:
+    budget, (dst, src) = observed["budget"], observed["reach"]
+    if _beyond(len(budget), dst, src) or len(dst) != len(src):  # before the graph takes memory
+        raise ValueError(f"a link in reach has a node outside 0..{len(budget) - 1}, or no sender")
     return TracedRound(
         round=int(raw["round"]),
         opened_s=float(raw["opened_s"]),
         duration_s=float(raw["duration_s"]),
-        alive=_bools(raw["alive"]),
-        reach=graph_of_sorted(len(budget), _ints(reach["dst"]), _ints(reach["src"])),
-        distance_m=_floats(raw["distance_m"]),
-        link_s=_floats(raw["link_s"]),
-        step_s=_floats(raw["step_s"]),
+        alive=observed["alive"],
+        reach=graph_of_sorted(len(budget), dst, src),
+        distance_m=observed["distance_m"],
+        link_s=observed["link_s"],
+        step_s=observed["step_s"],
         remaining_s=_floats(raw["remaining_s"]),
         budget=budget,
         mailbox=Mailbox(*(_ints(raw["mailbox"][name]) for name in MAIL)),
@@ -127,6 +125,12 @@ _KINDS: dict[str, Callable[[Any], Any]] = {
     **dict.fromkeys(("seconds", "waited_s", "exchange_s"), _floats),
     **dict.fromkeys(("lost", "stale", "waits", "train", "failed"), _bools),
 }
+_OBSERVED: dict[str, Callable[[Any], Any]] = {
+    **dict.fromkeys(("distance_m", "link_s", "step_s"), _floats),
+    "alive": _bools,
+    "reach": lambda pairs: (_ints(pairs["dst"]), _ints(pairs["src"])),
+    "budget": lambda values: _floats(values, math.inf),
+}
 
 
 def _problem(line: TracedRound, number: int) -> str:
@@ -140,7 +144,7 @@ def _problem(line: TracedRound, number: int) -> str:
         return "alive, step_s, remaining_s and budget differ in length"
     if line.reach.n != nodes or len(line.distance_m) != edges or len(line.link_s) != edges:
         return "reach, distance_m and link_s differ in length"
-    if _beyond(nodes, line.reach.dst, line.reach.src, line.links.dst, line.links.src):
+    if _beyond(nodes, line.links.dst, line.links.src):
         return f"a link has a node outside 0..{nodes - 1}"
     if _beyond(nodes, line.orders.node) or _beyond(n, line.active, line.trained.node):
         return f"an order or a training has a node outside 0..{nodes - 1}"

@@ -31,7 +31,7 @@ class RunGroup:
 
     name: str
     folder: Path
-    planned: tuple[dict[str, Any], ...] = ()  # rows of `study.json`, in its order
+    planned: tuple[dict[str, Any], ...] = ()  # rows of `study.json`, at most `MAX_RUNS`
     over: tuple[str, ...] = ()  # the keys that a sweep varies
 
 
@@ -74,9 +74,12 @@ def _find_group(found: FoundRuns, folder: Path, inside: str, prefix: str) -> Non
     planned = _planned(study)
     runs = [f for f in _folders(folder, inside) if is_file(f / INFO)]
     if runs or planned:
-        found.groups[folder.name] = RunGroup(folder.name, folder, planned, _over(study))
+        shown = planned[:MAX_RUNS]
+        found.groups[folder.name] = RunGroup(folder.name, folder, shown, _over(study))
     for run in runs:
         found.add(RunLocation(prefix + run.name, run, folder.name))
+    begun = {run.name for run in runs}
+    found.left_out += sum(row["folder"] not in begun for row in planned[MAX_RUNS:])
 
 
 def _over(study: dict[str, Any]) -> tuple[str, ...]:

@@ -12,6 +12,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from dystop.foreign_files import open_regular, read_bounded
+
 MAX_BYTES = 64 * 1024 * 1024  # enough for the fleet of a million workers
 MAX_LENGTH = 200  # characters of a text from a file
 FileStamp = tuple[int, int, int, int]
@@ -19,14 +21,8 @@ FileStamp = tuple[int, int, int, int]
 
 def open_file(path: Path) -> int | None:
     """Open a regular file and return its descriptor; None where it is missing or a link."""
-    try:
-        # Non-blocking, because the path may be a named pipe.
-        fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
-    except (OSError, ValueError):
-        return None
-    if stat.S_ISREG(os.fstat(fd).st_mode):
-        return fd
-    os.close(fd)
+    with suppress(OSError, ValueError), open_regular(path) as file:
+        return os.dup(file.fileno())
     return None
 
 
@@ -78,12 +74,8 @@ def report_file(folder: Path, name: str = "report.html") -> Path | None:
 
 def read_bytes(path: Path) -> bytes | None:
     """Read a whole file; None where it is missing, unreadable or too large."""
-    fd = open_file(path)
-    if fd is None:
-        return None
-    with suppress(OSError), os.fdopen(fd, "rb") as file:
-        data = file.read(MAX_BYTES + 1)
-        return data if len(data) <= MAX_BYTES else None
+    with suppress(OSError, ValueError):
+        return read_bounded(path, MAX_BYTES)
     return None
 
 

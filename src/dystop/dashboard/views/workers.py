@@ -1,6 +1,7 @@
 """The workers of a run: name, samples, staleness, and how often each was active."""
 
 import heapq
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -101,14 +102,9 @@ def matches_histogram(staleness: Sequence[int], history: History) -> bool:
     last = history.last
     if last is None or not isinstance(last.staleness_histogram, list):
         return False
-    recorded = [as_count(n) or 0 for n in last.staleness_histogram]
-    counted = [0] * max(max(staleness, default=0) + 1, len(recorded))
-    for value in staleness:
-        counted[value] += 1
-    recorded += [0] * (len(counted) - len(recorded))
-    if last.alive == len(staleness):
-        return recorded == counted
-    return all(n <= m for n, m in zip(recorded, counted, strict=True))
+    recorded = Counter({k: as_count(n) or 0 for k, n in enumerate(last.staleness_histogram)})
+    counted = Counter(staleness)
+    return recorded == counted if last.alive == len(staleness) else recorded <= counted
 
 
 def workers_view(workers: Workers) -> dict[str, Any]:

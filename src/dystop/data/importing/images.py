@@ -1,5 +1,6 @@
 """A folder of images, with a sub-folder for each class."""
 
+import math
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -7,8 +8,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dystop.data.readers import refusal
+from dystop.data.readers import check_memory, refusal
 from dystop.errors import DataError
+from dystop.foreign_files import open_regular
 from dystop.sparse import Ints, ints
 
 Size = tuple[int, int]  # height, width
@@ -18,6 +20,7 @@ ENDINGS = (
 )  # fmt: skip
 _GREY, _WIDE = ("1", "L", "LA"), ("I", "F")  # modes of Pillow; those of more than 8 bits begin so
 _ADVICE = "Replace or remove the file"
+_PIXEL_BYTES = 10  # of the decoded image, its colours and their place in the array, at worst
 
 
 def class_folders(folder: Path) -> list[Path]:
@@ -41,8 +44,9 @@ def read_folders(
     """
     files = [[list(_files(folder / name)) for name in classes] for folder in folders]
     every = [path for folder in files for inside in folder for path in inside]
+    _check_pixels(every, size)
     labels = [ints(np.repeat(np.arange(len(classes)), [*map(len, folder)])) for folder in files]
-    return to_array([(str(path), _open(path)) for path in every], size), labels
+    return to_array([(str(path), _open(path, size)) for path in every], size), labels
 
 
 def _files(folder: Path) -> Iterator[Path]:
@@ -51,13 +55,23 @@ def _files(folder: Path) -> Iterator[Path]:
         yield from sorted(p for p in folder.rglob("*") if p.suffix.lower() in ENDINGS)
 
 
-def _open(path: Path) -> Any:
+def _check_pixels(files: Sequence[Path], size: Size | None) -> None:
+    """Refuse images that do not fit into memory, by what their headers say; decode none."""
+    pixels = [math.prod(_open(path, load=False).size) for path in files]
+    kept = sum(pixels) if size is None else math.prod(size) * len(files) + max(pixels, default=0)
+    todo = "Import fewer images, or scale them with --size HEIGHTxWIDTH (size= in Python)"
+    check_memory(files[0].parent, f"{len(files):,} images", kept * _PIXEL_BYTES, todo)
+
+
+def _open(path: Path, size: Size | None = None, *, load: bool = True) -> Any:
+    """Read an image, and scale it to a size; without `load`, read its header only."""
     from PIL import Image
 
     try:
-        with Image.open(path) as image:
-            image.load()
-            return image
+        with open_regular(path, follow=True) as file, Image.open(file) as image:
+            if load:
+                image.load()
+            return image if size is None else image.resize((size[1], size[0]))
     except (OSError, ValueError, SyntaxError, Image.DecompressionBombError) as error:
         raise refusal(path, f"cannot be read: {error}", "an image", _ADVICE) from error
 

@@ -21,7 +21,7 @@ from dystop.experiments.folders.trust import (
     with_folder,
     without_replaced,
 )
-from dystop.storage import JSON_BYTES, read_bounded
+from dystop.foreign_files import JSON_BYTES, read_bounded
 
 OLD_KEYS = {  # keys of earlier versions, which old files and run folders hold
     "testbed.guards.aggregator": "aggregation.rule",

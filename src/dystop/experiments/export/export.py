@@ -1,7 +1,8 @@
 """`dystop export`: read a run or a study, write it in one format, and follow it if asked to."""
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -11,6 +12,7 @@ from dystop.experiments.export.files import TableFiles, write_arrow, write_csv, 
 from dystop.experiments.export.sources import Source, open_source
 from dystop.experiments.export.writer import Writer, needed
 from dystop.experiments.folders.run_folder import not_created
+from dystop.foreign_files import folder_within
 from dystop.storage import write_failure
 
 POLL_S = 1.0
@@ -29,8 +31,11 @@ class Exported:
 
 def default_out(folder: Path, to: Format) -> Path:
     """Return where an export goes without --out: into the run or the study."""
-    base = folder / _FOLDER
-    return base if to in (Format.parquet, Format.csv, Format.arrow) else base / to.value
+    return folder.joinpath(*_names(to))
+
+
+def _names(to: Format) -> tuple[str, ...]:
+    return (_FOLDER,) if to in (Format.parquet, Format.csv, Format.arrow) else (_FOLDER, to.value)
 
 
 def export(
@@ -56,19 +61,39 @@ def export(
         StorageError: A file could not be written.
     """
     source, place = open_source(folder), out or default_out(folder, to)
+    _check_installed(to)
     try:
-        writer = make_writer(to, place)
-        try:
-            counted = _copy(source, writer, follow=follow, wait=wait)
-        except KeyboardInterrupt:  # the usual end of following: keep what is there
-            writer.close()
-            raise
-        paths = writer.close()
+        with _made(folder, to, out) as inside:
+            writer = make_writer(to, inside)
+            try:
+                counted = _copy(source, writer, follow=follow, wait=wait)
+            except KeyboardInterrupt:  # the usual end of following: keep what is there
+                writer.close()
+                raise
+            paths = [_within(inside, place, path) for path in writer.close()]
     except OSError as error:
         failure = write_failure(error, place)
         again = shell_command("export", folder, "--to", to.value, "--out", place)
         raise StorageError(f"{failure}, then: {again}") from error
     return Exported(len(counted), sum(map(len, counted.values())), tuple(paths))
+
+
+@contextmanager
+def _made(folder: Path, to: Format, out: Path | None) -> Iterator[Path]:
+    """Make the folder of an export and enter it; in a run or a study, through no link."""
+    with ExitStack() as stack:
+        try:
+            if out is not None:
+                out.mkdir(parents=True, exist_ok=True)
+            inside = out or stack.enter_context(folder_within(folder, *_names(to), create=True))
+        except OSError as error:
+            raise not_created(out or default_out(folder, to), error) from error
+        yield inside
+
+
+def _within(inside: Path, place: Path, path: Path) -> Path:
+    """Return the name under which the user finds what was written."""
+    return place / path.relative_to(inside) if path.is_relative_to(inside) else path
 
 
 def _copy(
@@ -92,12 +117,7 @@ def _copy(
 
 
 def make_writer(to: Format, out: Path) -> Writer:
-    """Return the writer of a format, which writes into a folder; the folder is created."""
-    _check_installed(to)
-    try:
-        out.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise not_created(out, error) from error
+    """Return the writer of a format, which writes into a folder."""
     match to:
         case Format.csv:
             return TableFiles(out, ".csv", write_csv)

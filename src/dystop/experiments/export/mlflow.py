@@ -5,6 +5,7 @@ The tracking server is that of `MLFLOW_TRACKING_URI`; without one, a folder `mlr
 
 import os
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ from dystop.errors import ConfigError
 from dystop.experiments.export.rows import RoundRows
 from dystop.experiments.export.sources import RunLabel
 from dystop.experiments.export.writer import Curves, needed
+from dystop.foreign_files import folder_within, refuse_links
 
 EXPERIMENT = "dystop"
 TAG = "dystop.id"  # tells an earlier export of the same run
@@ -31,6 +33,8 @@ class MlflowRuns:
         self._folder = out / "mlruns"
         given = os.environ.get("MLFLOW_TRACKING_URI")
         self._uri = given or self._folder.resolve().as_uri()
+        with suppress(FileNotFoundError), folder_within(out, self._folder.name):  # it is no link
+            refuse_links(self._folder)
         if not given:  # MLflow 3 recommends a database, and refuses a folder without this
             os.environ.setdefault("MLFLOW_ALLOW_FILE_STORE", "true")
         self._client = self._call(lambda: self._mlflow.MlflowClient(tracking_uri=self._uri))

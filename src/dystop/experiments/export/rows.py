@@ -20,6 +20,7 @@ TABLES: tuple[TableName, ...] = get_args(TableName)
 TracedLinks = Mapping[str, Sequence[Any]]
 """What the trace of a testbed says about links: dst, src, stage, seconds, bytes, lost, each [L]."""
 
+LINK_COLUMNS = ("dst", "src", "stage", "seconds", "bytes", "lost")
 NOTE = "notes."
 """Numbers of the mechanism are columns of `rounds` whose names begin with this."""
 
@@ -105,8 +106,7 @@ def _worker_rows(record: RoundRecord) -> Iterator[Row]:
         "y_m": [place[1] for place in record.positions or ()],
     }
     named = active | bad
-    count = max(max(named, default=-1) + 1, *map(len, columns.values()))
-    for worker in range(count):
+    for worker in sorted(named.union(range(max(map(len, columns.values()))))):
         values = {name: _entry(column, worker) for name, column in columns.items()}
         if worker in named or any(value is not None for value in values.values()):
             is_active = None if record.active_ids is None else worker in active
@@ -123,9 +123,8 @@ def _link_rows(record: RoundRecord, traced: TracedLinks | None) -> Iterator[Row]
         for dst, src in record.link_pairs or ():
             yield {"dst": dst, "src": src, "lost": False}
         return
-    names = ("dst", "src", "stage", "seconds", "bytes", "lost")
-    for values in zip(*(traced[name] for name in names), strict=True):
-        yield dict(zip(names, values, strict=True))
+    for values in zip(*(traced[name] for name in LINK_COLUMNS), strict=True):
+        yield dict(zip(LINK_COLUMNS, values, strict=True))
 
 
 def _test_rows(record: RoundRecord, energy_j_total: float | None) -> Iterator[Row]:

@@ -3,6 +3,8 @@
 Nothing here waits or writes. A caller reads a source again and again until it is over.
 """
 
+import hashlib
+import platform
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -10,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from dystop.errors import RunFolderError
-from dystop.experiments.export.rows import RoundRows, TracedLinks
+from dystop.experiments.export.rows import LINK_COLUMNS, RoundRows, TracedLinks
 from dystop.experiments.folders.folder_kinds import INFO, TESTBED_RUN, kind_of
 from dystop.experiments.folders.record_log import RECORDS, LineTail, RecordTail, is_abandoned
 from dystop.experiments.folders.run_folder import is_study, open_config, run_folder
@@ -34,7 +36,7 @@ class RunLabel:
     timing: str
     seed: int
     swept: Mapping[str, Any] = field(default_factory=dict)  # values of the keys that a sweep varies
-    id: str = ""  # stays the same when a run is exported again
+    id: str = ""  # hexadecimal; stays the same when this very folder is exported again
     config: Mapping[str, Any] = field(default_factory=dict)  # all keys, dotted
 
     def columns(self) -> dict[str, Any]:
@@ -79,8 +81,7 @@ class RunSource:
             RunFolderError: A line of the records or of the trace is damaged.
         """
         records = self._read(RECORDS, self._tail.read)
-        traced = self._read(TRACE, lambda: [parse_json(line) for line in self._trace.read()])
-        self._links |= {line["round"]: line["links"] for line in traced}
+        self._links |= dict(self._read(TRACE, lambda: [*map(_traced, self._trace.read())]))
         changed = {r.round: r for r in records}
         late = self._untraced.keys() & self._links.keys() - changed.keys()
         changed |= {k: self._untraced.pop(k) for k in sorted(late)}
@@ -89,7 +90,7 @@ class RunSource:
     def _read(self, name: str, read: Callable[[], list[Any]]) -> list[Any]:
         try:
             return read()
-        except (ValueError, TypeError, RecursionError):
+        except (LookupError, ValueError, TypeError, RecursionError):
             raise RunFolderError(
                 f"{self.folder / name}: a line is damaged, so the run cannot be exported; cut the "
                 "file before that line to keep what came before"
@@ -189,6 +190,17 @@ class _End:
         return self._clock() - self._abandoned_s >= ABANDONED_S
 
 
+def _traced(line: bytes) -> tuple[int, TracedLinks]:
+    """Return round and links of one line of a trace; a damaged one raises an error."""
+    raw = parse_json(line)
+    columns = [raw["links"][name] for name in LINK_COLUMNS]
+    if len({len(column) for column in columns}) > 1 or not all(
+        isinstance(c, list) for c in columns
+    ):
+        raise ValueError("columns differ in length")
+    return int(raw["round"]), raw["links"]
+
+
 def _label(folder: Path, swept: Sequence[str]) -> RunLabel:
     info, config = read_json(folder / INFO), dict(flatten(open_config(folder)))
     name = folder.resolve().name
@@ -199,9 +211,15 @@ def _label(folder: Path, swept: Sequence[str]) -> RunLabel:
         timing=str(info.get("timing", "")),
         seed=int(info.get("seed", 0)),
         swept={key: _plain(config.get(key)) for key in keys},
-        id=f"{name}-{str(info.get('config_sha256') or '')[:12]}".rstrip("-"),
+        id=_id(folder, str(info.get("config_sha256"))),
         config=config,
     )
+
+
+def _id(folder: Path, config_sha256: str) -> str:
+    """Return an id that no other folder can claim: an export replaces what has the same one."""
+    place = f"{platform.node()}\n{folder.resolve()}\n{config_sha256}"
+    return hashlib.sha256(place.encode(errors="surrogateescape")).hexdigest()[:32]
 
 
 def _plain(value: Any) -> Any:

@@ -12,6 +12,7 @@ from typing import Any
 from dystop.experiments.export.rows import RoundRows
 from dystop.experiments.export.sources import RunLabel
 from dystop.experiments.export.writer import Curves, needed
+from dystop.foreign_files import folder_within
 from dystop.storage import AppendLog, write_atomic
 
 EVENTS = "events.out.tfevents.0000000000.dystop"
@@ -45,10 +46,9 @@ class EventFiles:
             data = b"".join(events)
             if run not in self._logs:
                 data = self._encode.start() + data
-                folder = self._out / run
-                folder.mkdir(parents=True, exist_ok=True)
-                write_atomic(folder / EVENTS, data)
-                self._logs[run] = AppendLog(folder / EVENTS, len(data))
+                with folder_within(self._out, run, create=True) as folder:
+                    write_atomic(folder / EVENTS, data)
+                    self._logs[run] = AppendLog(folder / EVENTS, len(data))
             elif data:
                 self._logs[run].append(data)
             events.clear()

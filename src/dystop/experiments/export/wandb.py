@@ -7,6 +7,7 @@ import hashlib
 import os
 import shutil
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from dystop.errors import ConfigError
 from dystop.experiments.export.rows import RoundRows
 from dystop.experiments.export.sources import RunLabel
 from dystop.experiments.export.writer import Curves, needed
+from dystop.foreign_files import folder_within
 
 PROJECT = "dystop"
 
@@ -28,8 +30,9 @@ class WandbRuns:
     def __init__(self, out: Path) -> None:
         self._out, self._wandb = out, needed("wandb", "wandb")
         self._runs: dict[str, Any] = {}
-        self._curves = Curves()
-        self._older = sorted((out / "wandb").glob("offline-run-*"))
+        self._curves, self._older = Curves(), list[Path]()
+        with suppress(FileNotFoundError), folder_within(out, "wandb") as inside:  # it is no link
+            self._older = sorted(inside.resolve().glob("offline-run-*"))
 
     def add(self, label: RunLabel, rows: Sequence[RoundRows]) -> None:
         """Log new rounds; of a round that comes again, what is new in it."""

@@ -14,8 +14,9 @@ from typing import Any, Self
 
 from dystop.errors import RunFolderError
 from dystop.experiments.folders.folder_kinds import writing
+from dystop.foreign_files import LOG_BYTES, read_bounded
 from dystop.record import SCORE, RoundRecord
-from dystop.storage import LOG_BYTES, AppendLog, read_bounded
+from dystop.storage import AppendLog
 from dystop.strict_json import parse_json
 
 LATE_SCORES = "late_scores.jsonl"

@@ -8,17 +8,14 @@ from typing import Any, Self
 from dystop.errors import RunFolderError, shell_command
 from dystop.experiments.folders.folder_kinds import writing
 from dystop.experiments.folders.late_scores import LATE_SCORES, parse_late_score, with_late_score
+from dystop.foreign_files import LOG_BYTES, open_regular, read_bounded, refuse_links
 from dystop.record import RoundRecord, from_json
 from dystop.storage import (
-    LOG_BYTES,
     AppendLog,
     FileLock,
     LockHeldError,
     file_sha256,
     is_unlocked,
-    open_regular,
-    read_bounded,
-    refuse_links,
     start_sha256,
 )
 

@@ -49,16 +49,9 @@ from dystop.experiments.folders.record_log import (
     records_sha256,
 )
 from dystop.experiments.folders.trust import signature_of
+from dystop.foreign_files import JSON_BYTES, read_bounded
 from dystop.record import RoundRecord
-from dystop.storage import (
-    JSON_BYTES,
-    NO_PERMISSION,
-    NO_SPACE,
-    file_sha256,
-    read_bounded,
-    read_json,
-    write_atomic,
-)
+from dystop.storage import NO_PERMISSION, NO_SPACE, file_sha256, read_json, write_atomic
 
 if TYPE_CHECKING:
     from dystop.experiments.config import Experiment

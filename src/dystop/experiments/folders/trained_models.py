@@ -9,10 +9,10 @@ from torch import Tensor, nn
 
 from dystop.errors import RunFolderError
 from dystop.experiments.folders.run_folder import GLOBAL, MODELS, run_folder, write_atomic, writing
+from dystop.foreign_files import folder_within, refuse_links
 from dystop.simulator.evaluation import EvaluationModels, batch_norm_owners, evaluation_models
 from dystop.simulator.state import Components, State
 from dystop.sparse import ints
-from dystop.storage import folder_within
 from dystop.training.batch_norm import ALL_WORKERS
 from dystop.training.models.build import CustomModel
 from dystop.training.saved import LoadedModel, ModelCard, loaded_model, read_model, to_bytes
@@ -96,7 +96,8 @@ def load_model(
 def _file(folder: Path, worker: int | None) -> Path:
     name = GLOBAL if worker is None else worker_file(worker)
     path = folder / MODELS / name
-    with suppress(FileNotFoundError), folder_within(folder, MODELS):  # refuses a link
+    with suppress(FileNotFoundError), folder_within(folder, MODELS):  # it is no link itself
+        refuse_links(folder / MODELS)
         if path.is_file():
             return path
     there = sorted(p.name for p in (folder / MODELS).glob("*.safetensors"))

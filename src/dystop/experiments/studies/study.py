@@ -22,10 +22,18 @@ from dystop.errors import RunFolderError
 from dystop.experiments.config import Experiment, read_experiment, to_toml, to_tree
 from dystop.experiments.config.write import toml_value
 from dystop.experiments.folders.folder_kinds import COMPARISON, SWEEP, study_kind
-from dystop.experiments.folders.run_folder import INFO, STUDY, check_name, is_study, not_created
+from dystop.experiments.folders.run_folder import (
+    INFO,
+    STUDY,
+    check_name,
+    is_study,
+    name_problem,
+    not_created,
+)
 from dystop.experiments.folders.trust import PLAN, signature_of
+from dystop.foreign_files import folder_within, refuse_links
 from dystop.params import flatten
-from dystop.storage import folder_within, read_json, refuse_links, write_atomic
+from dystop.storage import read_json, write_atomic
 
 _MOST_DIFFERENCES = 4
 
@@ -166,12 +174,22 @@ def outline(path: Path) -> StudyOutline:
 
 
 def rows_of(path: Path) -> list[dict[str, Any]]:
-    """Return the entries of `study.json`, one per run; empty if the file is damaged."""
+    """Return the entries of `study.json`, one per run; empty if the file is damaged.
+
+    Raises:
+        RunFolderError: An entry names a folder that cannot be one of this study's runs.
+    """
     rows = read_json(path / STUDY).get("runs")
     good = isinstance(rows, list) and all(
         isinstance(row, dict) and isinstance(row.get("folder"), str) for row in rows
     )
-    return rows if good and rows else []
+    rows = rows if good and rows else []
+    for name in (row["folder"] for row in rows):
+        if problem := name_problem(name):
+            raise RunFolderError(
+                f"{path / STUDY}: {name[:100]!r} cannot be the folder of a run; expected {problem}"
+            )
+    return rows
 
 
 def create_study(

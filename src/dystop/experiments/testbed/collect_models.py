@@ -15,8 +15,8 @@ from dystop.experiments.folders.trained_models import worker_file
 from dystop.experiments.testbed.enrolment import node_names
 from dystop.experiments.testbed.launch import WORKERS
 from dystop.experiments.testbed.parties import MODEL
+from dystop.foreign_files import MODEL_BYTES, folder_within, read_bounded
 from dystop.sparse import ints
-from dystop.storage import MODEL_BYTES, folder_within, read_bounded
 from dystop.training.saved import average_models
 
 

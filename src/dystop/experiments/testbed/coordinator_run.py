@@ -49,8 +49,9 @@ from dystop.experiments.testbed.operations import (
     quarantined_names,
     watch_revocations,
 )
+from dystop.foreign_files import open_regular
 from dystop.record import RoundRecord
-from dystop.storage import remove_temporary_files
+from dystop.storage import open_private, remove_temporary_files
 from dystop.testbed.coordinator.conduct.incidents import IncidentEntry, as_rows
 from dystop.testbed.coordinator.machine import CoordinatorMachine
 from dystop.testbed.coordinator.process import CoordinatorProcess
@@ -77,7 +78,7 @@ class TraceLog:
         self._folder = folder
         self._before: dict[str, Any] | None = None
         with writing(folder):
-            self._file = (folder / TRACE).open("ab+")
+            self._file = open(folder / TRACE, "ab+", opener=open_private)  # noqa: SIM115
             self._file.seek(0)
             whole = [line for line in self._file if line.endswith(b"\n")]
             self._file.truncate(sum(len(line) for line in whole[:keep]))
@@ -99,7 +100,7 @@ def _published(folder: Path) -> int:
     records, _ = read_lines(folder)
     if not (folder / TRACE).is_file():
         return 0
-    with (folder / TRACE).open("rb") as file:
+    with open_regular(folder / TRACE) as file:
         return min(len(records), sum(line.endswith(b"\n") for line in file))
 
 

@@ -24,6 +24,7 @@ from dystop.experiments.config.tables import without
 from dystop.experiments.config.write import dumps
 from dystop.experiments.fleet import fleet_of, keeps_topology, steps_of
 from dystop.experiments.folders.run_folder import CONFIG, RunData, check_config
+from dystop.foreign_files import JSON_BYTES, read_bounded
 from dystop.record import ACCURACY
 from dystop.sparse import Floats, Ints
 from dystop.storage import PRIVATE, try_read_json, write_atomic
@@ -192,7 +193,7 @@ def read_enrolled(path: Path, experiment: Experiment) -> tuple[Enrolled, ...]:
 
 def _read_enrolment(path: Path, parse: Callable[[Any], Parsed]) -> Parsed:
     try:
-        return parse(parse_json(path.read_bytes()))
+        return parse(parse_json(read_bounded(path, JSON_BYTES, follow=True)))
     except OSError as error:
         raise RunFolderError(f"{path}: cannot be read: {error.strerror}") from None
     except (ValueError, TypeError, KeyError) as error:
@@ -391,8 +392,9 @@ def write_status(folder: Path, **facts: Any) -> None:
 
 def write_incidents(folder: Path, rows: list[dict[str, Any]]) -> None:
     """Write the incidents of members, for the dashboard; the ledger has them as well."""
+    content = json.dumps({"incidents": rows}).encode()
     with suppress(OSError):
-        write_atomic(folder / INCIDENTS, json.dumps({"incidents": rows}).encode(), durable=False)
+        write_atomic(folder / INCIDENTS, content, mode=PRIVATE, durable=False)
 
 
 def read_status(folder: Path) -> dict[str, Any]:

@@ -12,7 +12,8 @@ from contextlib import closing, suppress
 from pathlib import Path
 
 from dystop.errors import ConfigError, DystopError, RunFolderError, shell_command
-from dystop.storage import JSON_BYTES, folder_within, read_bounded, refuse_links, write_atomic
+from dystop.foreign_files import JSON_BYTES, folder_within, read_bounded, refuse_links
+from dystop.storage import write_atomic
 from dystop.testbed.coordinator.conduct.quarantine import REVOKED
 from dystop.testbed.coordinator.members import Member
 from dystop.testbed.coordinator.process import CoordinatorProcess

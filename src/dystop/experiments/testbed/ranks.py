@@ -10,13 +10,13 @@ no run folder, and Ctrl-C ends each of them at once.
 """
 
 import time
-import tomllib
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
 from dystop.errors import DystopError
 from dystop.experiments.config import Experiment, read_experiment
+from dystop.experiments.config.tables import parse_file
 from dystop.experiments.folders.run_folder import CONFIG, INFO
 from dystop.experiments.interrupts import Interrupts, signals_kill
 from dystop.experiments.testbed.enrolment import OBSERVER, node_names
@@ -154,7 +154,7 @@ def _with_workers(file: Path | None, keys: Sequence[str], size: int) -> list[str
     """Return the keys with as many workers as ranks, unless a number is given."""
     given = any(key.partition("=")[0].strip() == "fleet.workers" for key in keys)
     if file is not None and not given:
-        given = "workers" in tomllib.loads(file.read_text(encoding="utf-8-sig")).get("fleet", {})
+        given = "workers" in parse_file(file)[1].get("fleet", {})
     if given:
         return list(keys)
     server = read_experiment(file, keys, trust=True).mechanism.capabilities().server

@@ -10,6 +10,7 @@ from dystop.errors import RunFolderError
 from dystop.experiments.config.readings import OPEN_READINGS
 from dystop.experiments.folders.run_folder import RunData
 from dystop.experiments.reproduce.distance import distance
+from dystop.foreign_files import JSON_BYTES, read_bounded
 from dystop.report.data.names import run_status
 from dystop.report.data.nearness import GROUPS, TARGETS, ReadingResult
 from dystop.report.data.scores import evaluated_rounds, first_reaching
@@ -37,9 +38,9 @@ def nearest_samples(folder: Path, count: int) -> list[str]:
         RunFolderError: There is no such table.
     """
     try:
-        with open(folder / READINGS_CSV, newline="", encoding="utf-8") as file:
-            rows = list(csv.DictReader(file))
-    except OSError:
+        text = read_bounded(folder / READINGS_CSV, JSON_BYTES).decode()
+        rows = list(csv.DictReader(io.StringIO(text, newline="")))
+    except (OSError, ValueError, csv.Error):
         raise RunFolderError(
             f"{folder / READINGS_CSV}: no search to choose from; run first: "
             "dystop reproduce readings --samples 20"

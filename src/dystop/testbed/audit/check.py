@@ -24,6 +24,7 @@ from pathlib import Path
 
 import numpy as np
 
+from dystop.foreign_files import open_regular
 from dystop.testbed.audit.facts import Closed, LateReport, RunFacts, StateFacts, read_facts
 from dystop.testbed.worker.history import HISTORY_FILE, LogLine
 
@@ -98,7 +99,7 @@ def leaks(folder: Path, canaries: Sequence[str] = ()) -> Iterator[tuple[Path, st
 def _holds(path: Path, pattern: re.Pattern[bytes]) -> bool:
     """Return whether a file holds a pattern; reads in pieces, because checkpoints are large."""
     tail = b""
-    with path.open("rb") as file:
+    with open_regular(path) as file:
         while piece := file.read(_CHUNK_BYTES):
             if pattern.search(tail + piece):
                 return True

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from dystop.errors import RunFolderError
+from dystop.foreign_files import MODEL_BYTES, read_bounded
 from dystop.testbed.coordinator.conduct.incidents import IncidentEntry, entry_from_json
 from dystop.testbed.ledger.sqlite import SqliteLedger
 from dystop.testbed.ledger.tables import INCIDENT, read_blob
@@ -246,6 +247,6 @@ def _unacknowledged_rounds(home: Path) -> frozenset[int]:
     """Return the rounds of the reports in a checkpoint; none without a readable one."""
     for path in sorted(home.glob("*.safetensors")):
         with suppress(OSError, ValueError):
-            state = decode_state(path.read_bytes())
+            state = decode_state(read_bounded(path, MODEL_BYTES))
             return frozenset(r.round for r in state.reports if r.kind == "mixed")
     return frozenset()

@@ -23,7 +23,8 @@ import zlib
 from dataclasses import dataclass
 from pathlib import Path
 
-from dystop.storage import O_NOFOLLOW, PRIVATE, fsync
+from dystop.foreign_files import O_NOFOLLOW
+from dystop.storage import PRIVATE, fsync
 from dystop.testbed.log_throttle import throttled_logger
 from dystop.units import plural
 

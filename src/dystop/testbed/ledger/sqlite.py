@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from dystop.errors import RunFolderError, StorageError, shell_command
+from dystop.foreign_files import O_NOFOLLOW
 from dystop.storage import (
-    O_NOFOLLOW,
     PRIVATE,
     FileLock,
     LockHeldError,

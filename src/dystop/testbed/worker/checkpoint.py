@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from safetensors.numpy import save
 
 from dystop.errors import StorageError
+from dystop.foreign_files import MODEL_BYTES, read_bounded
 from dystop.sealed import FIELD, UNSEALED, check_seal, read_header, seal
 from dystop.serialization import Kinds, Stored, from_bytes, pack
 from dystop.storage import PRIVATE, remove_temporary_files, write_atomic
@@ -92,7 +93,9 @@ class CheckpointStore:
         notes: list[str] = []
         for path in (self.path, self.before):
             try:
-                return LoadedCheckpoint(decode_state(path.read_bytes()), "; ".join(notes))
+                return LoadedCheckpoint(
+                    decode_state(read_bounded(path, MODEL_BYTES)), "; ".join(notes)
+                )
             except FileNotFoundError:
                 continue
             except (ValueError, OSError) as error:

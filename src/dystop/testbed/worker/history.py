@@ -35,6 +35,9 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from dystop.errors import RunFolderError
+from dystop.foreign_files import LOG_BYTES, read_bounded
+from dystop.storage import open_private
 from dystop.testbed.events import (
     MessageFromCoordinator,
     SaveCheckpoint,
@@ -56,7 +59,7 @@ class EventLog:
     def __init__(self, path: Path) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         _end_last_line(path)
-        self._file = path.open("a", encoding="utf-8")
+        self._file = open(path, "a", encoding="utf-8", opener=open_private)  # noqa: SIM115
 
     def write(self, kind: str, **fields: Any) -> None:
         """Append a line. If the disk is full, the line is lost and the worker continues."""
@@ -76,7 +79,7 @@ def _end_last_line(path: Path) -> None:
     """End the partial line that a crash may have left, so that the next line is whole."""
     if not path.exists() or not path.stat().st_size:
         return
-    with path.open("rb+") as file:
+    with open(path, "rb+", opener=open_private) as file:
         file.seek(-1, os.SEEK_END)
         if file.read(1) != b"\n":
             file.write(b"\n")
@@ -84,8 +87,11 @@ def _end_last_line(path: Path) -> None:
 
 def read_event_log(path: Path) -> list[LogLine]:
     """Return all whole lines of an event log; a partial line is skipped."""
-    text = path.read_text(encoding="utf-8", errors="replace") if path.exists() else ""
-    return list(_lines(text))
+    try:
+        content = read_bounded(path, LOG_BYTES) if path.exists() else b""
+    except OSError as error:
+        raise RunFolderError(f"{path}: cannot be read: {error.strerror}") from None
+    return list(_lines(content.decode(errors="replace")))
 
 
 def _lines(text: str) -> Iterator[LogLine]:
