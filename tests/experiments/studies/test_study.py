@@ -2,6 +2,8 @@
 
 import json
 import os
+import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -16,8 +18,9 @@ from dystop.errors import DystopError, RunFolderError
 from dystop.experiments.executors.driver import run_study
 from dystop.experiments.executors.local import LocalExecutor
 from dystop.experiments.folders.record_log import RecordTail
+from dystop.experiments.folders.run_folder import config_facts, update_info
 from dystop.experiments.studies.compare import Comparison, experiments
-from dystop.experiments.studies.study import create_study, finished, open_study
+from dystop.experiments.studies.study import create_study, finished, open_study, outline
 from support.fake_runs import plain_record
 
 pytestmark = pytest.mark.usefixtures("placeholder_figure_files")
@@ -271,6 +274,45 @@ def test_damaged_studies_are_named(tmp_path):
         open_study(tmp_path)
     with pytest.raises(RunFolderError, match="not a study"):
         open_study(tmp_path / "none")
+
+
+@pytest.mark.parametrize("name", ["../secretrun", "/etc", "a/b", ".hidden", ""])
+def test_a_study_names_folders_of_its_own_only(done, tmp_path, name):
+    study = shutil.copytree(done[0], tmp_path / "x")
+    shutil.copytree(done[0] / "dystop-s0", tmp_path / "secretrun")
+    content = json.loads((study / "study.json").read_text())
+    content["runs"][0]["folder"] = name
+    (study / "study.json").write_text(json.dumps(content))
+    result = CliRunner().invoke(app, ["export", str(study), "--to", "csv"])
+    assert (result.exit_code, (study / "export").exists()) == (2, False)
+    assert f"{study / 'study.json'}: {name!r}" in result.stderr
+
+
+@pytest.mark.parametrize("command", [["report"], ["export", "--to", "csv"], ["compare"]])
+def test_a_study_takes_no_other_run_for_a_planned_one(done, tmp_path, command):
+    study = shutil.copytree(done[0], tmp_path / "x")
+    file = study / "dystop-s0" / "config.toml"
+    changed = re.sub(r"(?m)^V = .*$", "V = 50.0", file.read_text())
+    assert changed != file.read_text()
+    file.write_text(changed)
+    update_info(file.parent, **config_facts(changed))  # as a run with this V has it
+    word, *more = command
+    result = CliRunner().invoke(app, [word, str(study), *more])
+    assert result.exit_code == 2
+    assert f"{file.parent}: " in result.stderr
+    assert "mechanism.V is 50.0 here, 10.0 in the plan" in result.stderr
+    assert f"dystop compare {study}" in result.stderr
+
+
+def test_a_key_that_a_plan_of_an_earlier_version_lacks_has_its_default(done, tmp_path):
+    study = shutil.copytree(done[0], tmp_path / "x")
+    plan = study / "plan" / "dystop-s0.toml"
+    plan.write_text(re.sub(r"(?m)^every_rounds = .*$", "", plan.read_text()))
+    with pytest.raises(RunFolderError, match=r"evaluate\.every_rounds is 1 here, \d+ in the plan"):
+        outline(study)
+    shutil.copy(done[0] / "plan" / plan.name, plan)
+    plan.write_text(re.sub(r"(?m)^statistics = .*$", "", plan.read_text()))
+    assert "dystop-s0" in {folder.name for folder in outline(study).folders}
 
 
 def test_a_tail_reads_whole_lines_once(tmp_path):

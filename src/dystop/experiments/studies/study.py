@@ -12,17 +12,25 @@ import os
 import re
 import shutil
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from dystop.errors import RunFolderError
-from dystop.experiments.config import Experiment, read_experiment, to_toml, to_tree
+from dystop.experiments.config import (
+    Experiment,
+    every_key,
+    read_experiment,
+    to_toml,
+    to_tree,
+)
+from dystop.experiments.config.tables import OLD_KEYS, load_file
 from dystop.experiments.config.write import toml_value
 from dystop.experiments.folders.folder_kinds import COMPARISON, SWEEP, study_kind
 from dystop.experiments.folders.run_folder import (
+    CONFIG,
     INFO,
     STUDY,
     check_name,
@@ -33,9 +41,10 @@ from dystop.experiments.folders.run_folder import (
 from dystop.experiments.folders.trust import PLAN, signature_of
 from dystop.foreign_files import folder_within, refuse_links
 from dystop.params import flatten
-from dystop.storage import read_json, write_atomic
+from dystop.storage import file_sha256, read_json, write_atomic
 
 _MOST_DIFFERENCES = 4
+_NOTED_BY_RUNS = {"model.base", "model.base_sha256"}  # a run notes which file its base is
 
 
 @dataclass(frozen=True)
@@ -163,14 +172,52 @@ def open_study(path: Path, *, trust: bool = False) -> Study:
 
 
 def outline(path: Path) -> StudyOutline:
-    """Read what is needed to report a study; read no plan."""
+    """Read what is needed to report a study; parse no plan.
+
+    Raises:
+        RunFolderError: It is no study, or a folder in it is not the run that was planned.
+    """
     if not is_study(path):
         raise RunFolderError(f"{path}: not a study; its folder would hold {STUDY}")
     names, over = [row["folder"] for row in rows_of(path)], read_json(path / STUDY).get("over")
     if not names:
         raise RunFolderError(f"{path / STUDY}: names no runs; the file is damaged")
     keys = tuple(map(str, over)) if isinstance(over, list) else ()
-    return StudyOutline(path, tuple(path / name for name in names), keys)
+    found = StudyOutline(path, tuple(path / name for name in names), keys)
+    for name in names:
+        _check_planned(found, path / PLAN / f"{name}.toml", path / name / CONFIG)
+    return found
+
+
+def _check_planned(study: StudyOutline, plan: Path, config: Path) -> None:
+    """Refuse a run whose settings are not those that the study has planned for its folder."""
+    if not plan.is_file() or not config.is_file() or file_sha256(plan) == file_sha256(config):
+        return
+    planned, ran = map(_settings, (plan, config))
+    if differences := sorted(_other_settings(planned, ran)):
+        shown = "; ".join(differences[:_MOST_DIFFERENCES])
+        raise RunFolderError(
+            f"{config.parent}: not the run that {plan} asks for: {shown}. Move this folder away, "
+            f"then run it again with: {study.resume_command}"
+        )
+
+
+def _settings(file: Path) -> dict[str, Any]:
+    """Return the values of a file by their dotted keys; import nothing."""
+    return {OLD_KEYS.get(key, key): value for key, value in flatten(load_file(file, trust=True))}
+
+
+def _other_settings(planned: Mapping[str, Any], ran: Mapping[str, Any]) -> Iterator[str]:
+    """Yield in words which settings of a run are not the planned ones.
+
+    A plan has every key that has a value. One that only the run has may have come with a later
+    version, and then has its default.
+    """
+    default = {key.name: key.default for key in every_key()}
+    for key in (planned.keys() | ran.keys()) - _NOTED_BY_RUNS:
+        was = planned.get(key, default.get(key, ran.get(key)))
+        if was != ran.get(key) and json.dumps(was) != json.dumps(ran.get(key)):
+            yield f"{key} is {_shown(ran.get(key))} here, {_shown(was)} in the plan"
 
 
 def rows_of(path: Path) -> list[dict[str, Any]]:
