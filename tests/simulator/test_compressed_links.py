@@ -14,7 +14,7 @@ from dystop.plan import Plan, links, mix_of
 from dystop.simulator import checkpoint, no_round, run_rounds
 from dystop.simulator.loop import begin, simulate
 from dystop.sparse import ints
-from support.engine_fixtures import AddingTrainer, Script, components_for, run_to_end
+from support.engine_fixtures import AddingTrainer, DeltaScript, Script, components_for, run_to_end
 from support.unstable_world import ENGINES, UNSTABLE_WORLD
 
 KINDS = ["topk", "randomk", "int8", "sign"]
@@ -129,13 +129,32 @@ def test_a_complete_difference_is_the_model():
     assert other.models.latest.numpy() == pytest.approx(one.models.latest.numpy(), rel=1e-5)
 
 
-def test_updates_keep_what_was_left_out():
+def updates_sent(kind, rounds):
+    """Let worker 0 add the update of worker 2, which is 3 everywhere; return the last state."""
+    mix = mix_of(ints([0, 0]), ints([0, 2]), np.ones(2), kind="delta")
+    plan = Plan(ints([0]), links(ints([0]), ints([2]), delta=True), (mix,))
     components = components_for(
-        MECHANISMS["asyng"](), 6, stop=Stop(rounds=15), trainer=AddingTrainer(width=6),
-        compression=compression("topk", fraction=0.2),
+        DeltaScript((plan,)), 3, stop=Stop(rounds=rounds), trainer=AddingTrainer(width=4),
+        compression=Compression(kind, 0.5, (3, 1), 0),
     )  # fmt: skip
-    _, state = run_to_end(components)
-    assert state.models.leftover.abs().max() > 0
+    return run_to_end(components)[1].models
+
+
+def test_updates_send_first_what_was_left_out():
+    """Half of an update arrives in round 1; in round 2 the other half counts twice."""
+    models = updates_sent("topk", rounds=2)
+    got = models.latest[0] - 3.0  # worker 0 trains three times and adds 1
+    assert sorted(got.tolist()) == [3, 3, 6, 6]
+    assert sorted(models.leftover[2].tolist()) == [0, 0, 3, 3]
+    assert not models.leftover[:2].any()
+
+
+@pytest.mark.parametrize("kind", ["topk", "randomk", "sign"])
+@pytest.mark.parametrize("rounds", [1, 3, 8])
+def test_what_arrived_and_what_is_left_out_are_the_updates(kind, rounds):
+    models = updates_sent(kind, rounds)
+    got = models.latest[0] - (rounds + 1.0)
+    assert (got + models.leftover[2]).tolist() == pytest.approx([3.0 * rounds] * 4)
 
 
 def config(*words):

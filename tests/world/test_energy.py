@@ -57,6 +57,14 @@ def test_a_round_by_hand():
     assert record.worker_energy_j == pytest.approx(each, abs=1e-6)
 
 
+def test_transfers_side_by_side_add_up():
+    # Worker 1 sends to 0 and 2 at once; worker 0 also receives from 2.
+    found = links(ints([0, 2, 0]), ints([1, 1, 2]))
+    sent, received = radio_seconds(found, np.array([2.0, 5.0, 4.0]), 3)
+    assert sent.tolist() == [0.0, 7.0, 4.0]
+    assert received.tolist() == [6.0, 0.0, 5.0]
+
+
 def test_the_server_is_not_counted():
     found = links(ints([3, 0]), ints([0, 3]))  # node 3 is the server of three workers
     sent, received = radio_seconds(found, np.array([2.0, 5.0]), 3)

@@ -36,15 +36,16 @@ def net():
     return nn.Sequential(nn.Flatten(), nn.Linear(36, 5), nn.Tanh(), nn.Linear(5, 3))
 
 
-def problem():
-    return replace(problem_of(net(), [9, 23], batch=4), privacy=Privacy(PARAMS, 7))
+def problem(batch=4):
+    return replace(problem_of(net(), [9, 23], batch=batch), privacy=Privacy(PARAMS, 7))
 
 
 def slow_gradient(problem, state, step):
     """DP-SGD sample by sample, with the noise and the samples of the address."""
     parameters, kept, counters = state
     privacy, own = problem.privacy, problem.shards.of(step[0])
-    drawn = privacy.drawn(own, problem.batch, step)
+    expected = min(problem.batch, len(own))  # samples of a step
+    drawn = privacy.drawn(own, problem.batch, step) if expected < len(own) else own
     total = privacy.noise(len(parameters), step)
     for sample in drawn.tolist():
         leaf = parameters.clone().requires_grad_()
@@ -53,15 +54,23 @@ def slow_gradient(problem, state, step):
         loss = problem.task.loss(functional_call(problem.module, named, (x,)), y)
         (gradient,) = torch.autograd.grad(loss, leaf)
         total += gradient / max(1.0, float(gradient.norm()) / PARAMS.clip)
-    return total / problem.batch
+    return total / expected
 
 
-def test_a_step_is_that_of_dp_sgd():
-    one = problem()
+@pytest.mark.parametrize("batch", [4, 23, 64])  # of 23 samples: some, and all
+def test_a_step_is_that_of_dp_sgd(batch):
+    one = problem(batch)
     vector, counters = one.layout.flatten(one.module)
     state = (vector, vector[:0], counters)
     ours, _ = private_gradient(one, one.privacy, state, STEP, torch.zeros((), dtype=torch.int64))
     torch.testing.assert_close(ours, slow_gradient(one, state, STEP), rtol=1e-5, atol=1e-6)
+
+
+def test_a_batch_larger_than_the_shard_is_the_whole_shard():
+    privacy, samples = Privacy(PARAMS, 0), np.arange(5, 14)
+    for k in range(20):
+        assert privacy.drawn(samples, 64, (0, 1, k)).tolist() == samples.tolist()
+    assert len(privacy.drawn(samples[:0], 64, (0, 1, 0))) == 0
 
 
 def test_training_repeats_and_depends_on_the_address_alone():
