@@ -11,14 +11,23 @@ from dystop.control.staleness_weighting import (
     apply,
     freshness,
     participation_rate,
+    without_effect,
 )
 from dystop.control.stopping import Stop
 from dystop.experiments.config import read_experiment
-from dystop.mechanisms import DySTop
+from dystop.mechanisms import MECHANISMS, AsyDFL, AsyNG, DySTop
 from dystop.plan import Plan, links, mix_of, no_links
 from dystop.simulator.params import EngineParams
 from dystop.sparse import ints
-from support.engine_fixtures import STABLE_WORLD, Script, components_for, run_to_end, weights
+from support.engine_fixtures import (
+    STABLE_WORLD,
+    AddingTrainer,
+    DeltaScript,
+    Script,
+    components_for,
+    run_to_end,
+    weights,
+)
 from support.strategies import random_view
 
 RULES = ["constant", "polynomial", "hinge", "discard", "learning-rate", "compensate"]
@@ -143,11 +152,97 @@ def test_every_remedy_runs_with_dystop(rule):
     assert np.isfinite(state.models.latest.numpy()).all()
 
 
-def test_the_key_is_known_and_synchronous_mechanisms_refuse_it():
+def with_a_mailed_update(gap=3, weight=0.5, **rule):
+    """Run: worker 2 pushes an update of 3; after some rounds worker 0 adds it, then trains (+1)."""
+    alone = Plan(ints([1]), no_links(), (mix_of(ints([1]), ints([1]), np.ones(1)),))
+    push = replace(
+        alone,
+        active=ints([2]),
+        links=links(ints([0]), ints([2]), pushed=True, delta=True),
+        mixes=(mix_of(ints([2]), ints([2]), np.ones(1)),),
+    )
+    add = mix_of(ints([0, 0]), ints([0, 2]), np.array([1.0, weight]), kind="delta")
+    use = Plan(ints([0]), no_links(), (add,))
+    components = components_for(
+        DeltaScript(plans=(push, *[alone] * (gap - 1), use)),
+        3,
+        stop=Stop(rounds=gap + 1),
+        staleness_weighting=StalenessWeighting(**rule),
+    )
+    _, state = run_to_end(components)
+    return weights(state)[0] - 1.0
+
+
+def test_old_updates_count_less_and_the_own_model_keeps_its_weight():
+    assert with_a_mailed_update() == pytest.approx(1 + 0.5 * 3)
+    assert with_a_mailed_update(rule="constant", share=0.5) == pytest.approx(1 + 0.25 * 3)
+    old = with_a_mailed_update(rule="polynomial", exponent=1.0)
+    assert old == pytest.approx(1 + 0.5 / (3 + 1) * 3)
+    assert with_a_mailed_update(rule="discard", limit=3) == pytest.approx(1 + 0.5 * 3)
+    assert with_a_mailed_update(rule="discard", limit=2) == pytest.approx(1)
+
+
+def test_compensation_of_an_update():
+    """Worker 2 came from 0 with an update of 3; worker 0 stands at 1: 3 - 0.1 * 9 * (1 - 0)."""
+    got = with_a_mailed_update(rule="compensate", strength=0.1)
+    assert got == pytest.approx(1 + 0.5 * 2.1)
+
+
+EFFECTIVE = {"constant": {"share": 0.5}, "discard": {"limit": 0}, "hinge": {"limit": 0}}
+OTHERS = {
+    "asyng-resync": AsyNG(resync=3),
+    "asyng-one": AsyNG(wakes="one"),
+    "asydfl-updates": AsyDFL(payload="delta"),
+}
+
+
+def models_after(mechanism, weighting, publish):
+    params = replace(STABLE_WORLD, compute=replace(STABLE_WORLD.compute, spread=0.4))
+    components = components_for(
+        mechanism,
+        6,
+        params=params,
+        trainer=AddingTrainer(gain=0.1),
+        engine=EngineParams(publish=publish),
+        stop=Stop(rounds=25),
+        staleness_weighting=weighting,
+    )
+    _, state = run_to_end(components)
+    return state.models.latest.tolist()
+
+
+@pytest.mark.parametrize("publish", ["eager", "on_completion"])
+@pytest.mark.parametrize("name", sorted({*MECHANISMS, *OTHERS}))
+def test_a_rule_changes_a_run_or_is_refused(name, publish):
+    """No rule may be accepted and do nothing, whatever the mechanism."""
+    mechanism = OTHERS.get(name) or MECHANISMS[name]()
+    able = mechanism.capabilities()
+    plain = None
+    for rule in RULES:
+        weighting = StalenessWeighting(rule, **EFFECTIVE.get(rule, {}))
+        if without_effect(weighting, able):
+            assert able.mode == "sync" or name == "hadfl", "only these have nothing to weight"
+            continue
+        plain = plain or models_after(mechanism, StalenessWeighting(), publish)
+        assert models_after(mechanism, weighting, publish) != plain, rule
+
+
+@pytest.mark.parametrize(
+    ("rule", "mechanism", "facts"),
+    [
+        ("polynomial", "d-psgd", ["d-psgd", "synchronous"]),
+        ("polynomial", "hadfl", ["hadfl", "ring"]),
+        ("constant", "dystop", ["dystop", "staleness.share = 1"]),
+    ],
+)
+def test_a_rule_without_effect_is_refused_before_the_run(rule, mechanism, facts):
     from dystop.errors import ConfigError
     from dystop.experiments.building import build
 
-    words = ["staleness.rule=polynomial", "data.name=synthetic", "model.name=softmax"]
-    assert read_experiment(None, words).staleness.rule == "polynomial"
-    with pytest.raises(ConfigError, match=r"staleness\.rule = 'polynomial'.*d-psgd.*'none'"):
-        build(read_experiment(None, [*words, "mechanism.name=d-psgd"]))
+    words = [f"staleness.rule={rule}", "data.name=synthetic", "model.name=softmax"]
+    experiment = read_experiment(None, [*words, f"mechanism.name={mechanism}"])
+    assert experiment.staleness.rule == rule
+    with pytest.raises(ConfigError) as error:
+        build(experiment)
+    for fact in [f"staleness.rule = {rule!r}", "'none'", *facts]:
+        assert fact in str(error.value)

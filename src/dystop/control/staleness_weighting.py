@@ -5,6 +5,9 @@ weights for older models (FedAsync), no models above an age limit (SAFA), learni
 participation (ASO-Fed), or first-order delay compensation (a Taylor term on each update). The
 default is none, as in the paper.
 
+A rule changes the weights of updates like those of models; the own model then keeps its weight.
+`without_effect` says where a rule has nothing to change.
+
 The age of a source is the number of rounds since the training of its model began: tau_j for a pull,
 the rounds since sending for a message.
 """
@@ -20,7 +23,7 @@ from dystop.control.plan_check import source_kind
 from dystop.params import param
 from dystop.plan import Mix, Plan
 from dystop.sparse import Bools, Floats, Ints
-from dystop.types import View
+from dystop.types import Capabilities, View
 
 Rule = Literal["none", "constant", "polynomial", "hinge", "discard", "learning-rate", "compensate"]
 
@@ -43,6 +46,23 @@ class StalenessWeighting:
     strength: Annotated[float, Ge(0)] = param(
         1.0, "compensate: factor of the second-order term; 0 leaves models as they are"
     )
+
+
+def without_effect(weighting: StalenessWeighting, able: Capabilities) -> str:
+    """Return why a rule would leave all plans of a mechanism as they are; empty where it works.
+
+    >>> without_effect(StalenessWeighting("discard"), Capabilities(mode="async"))
+    ''
+    """
+    if weighting.rule == "none":
+        return ""
+    if able.mode == "sync":
+        return "it is synchronous, so its models are never stale"
+    if able.collective:
+        return "all its workers are active in every round and average in a ring, as a whole"
+    if weighting.rule == "constant" and weighting.share == 1:
+        return "staleness.share = 1 multiplies every weight by one; set it below 1"
+    return ""
 
 
 def freshness(staleness_weighting: StalenessWeighting, age: Ints) -> Floats:
@@ -89,16 +109,21 @@ def _weight_stage(
     staleness_weighting: StalenessWeighting, plan: Plan, view: View, stage: int
 ) -> Mix:
     rows = plan.mixes[stage]
-    if rows.kind == "delta" or rows.collective:
-        return rows  # weights of updates have another meaning, and a ring averages as a whole
+    if rows.collective:
+        return rows  # a ring averages as a whole
     if staleness_weighting.rule == "compensate":
         return replace(rows, compensation=staleness_weighting.strength)
     age, foreign = _ages(plan, view, stage)
     if staleness_weighting.rule == "discard":
-        kept = ~foreign | (age <= staleness_weighting.limit)
-        return _divided(rows, np.where(kept, rows.weight, 0.0))
-    factor = np.where(foreign, freshness(staleness_weighting, age), 1.0)
-    return rest_to_self(rows, rows.weight * factor)
+        factor = (~foreign | (age <= staleness_weighting.limit)).astype(float)
+        share_out = _divided
+    else:
+        factor = np.where(foreign, freshness(staleness_weighting, age), 1.0)
+        share_out = rest_to_self
+    weight = rows.weight * factor
+    if rows.kind == "delta":  # a smaller part of an update is added; the own model keeps its weight
+        return replace(rows, weight=weight)
+    return share_out(rows, weight)
 
 
 def _ages(plan: Plan, view: View, stage: int) -> tuple[Ints, Bools]:

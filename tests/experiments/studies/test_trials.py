@@ -113,7 +113,7 @@ def test_a_mechanism_that_the_papers_law_serialises_is_named_though_it_was_dropp
 
 
 def test_all_leaves_out_what_cannot_run_here_and_servers_if_asked(tmp_path):
-    words = [*SMALL, "staleness.rule=constant", "--seconds", 0.2, "--seeds", 1, "--out", tmp_path]
+    words = [*SMALL, "staleness.rule=polynomial", "--seconds", 0.2, "--seeds", 1, "--out", tmp_path]
     result = call(*words, "--no-server")
     assert result.exit_code == 0, result.output
     assert "matcha is left out" in result.stderr

@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 
+from dystop.control.staleness_weighting import without_effect
 from dystop.data import (
     Dataset,
     Labels,
@@ -243,12 +244,12 @@ def check_planning_only(experiment: Experiment) -> None:
 
 
 def check_staleness_weighting(experiment: Experiment) -> None:
-    """Refuse a staleness weighting with a synchronous mechanism, which has no stale models."""
-    mechanism, rule = experiment.mechanism, experiment.staleness.rule
-    if rule != "none" and mechanism.capabilities().mode == "sync":
+    """Refuse a staleness weighting that would change nothing under the mechanism."""
+    mechanism, weighting = experiment.mechanism, experiment.staleness
+    if reason := without_effect(weighting, mechanism.capabilities()):
         raise ConfigError(
-            f"staleness.rule = {rule!r}: {mechanism.name} is synchronous, so its models are never"
-            " stale; use 'none', or an asynchronous mechanism ('dystop list mechanisms')"
+            f"staleness.rule = {weighting.rule!r} changes nothing under {mechanism.name}: "
+            f"{reason}; use 'none', or another asynchronous mechanism ('dystop list mechanisms')"
         )
 
 

@@ -128,7 +128,10 @@ def _histories(
     if sources.mailed.any():
         used, column = _mail_columns(stage, sources)
         stack = torch.stack([models.snapshots[k] for k in used])
-        yield sources.mailed, stack, torch.stack([models.origins[k] for k in used]), column
+        origins = torch.stack([models.origins[k] for k in used])
+        if stage.kind == "delta":  # a message with an update: the model is where it leads to
+            stack = stack + origins
+        yield sources.mailed, stack, origins, column
 
 
 def _mail_columns(stage: Mix, sources: Sources) -> tuple[list[int], Ints]:
