@@ -134,6 +134,14 @@ def run(components, state=None):
     return list(run_rounds(components, state or begin(components)))
 
 
+def test_a_worker_without_data_spends_nothing():
+    pytest.importorskip("opacus.accountants")
+    accountant = Accountant(PrivacyParams(1.1, 1.0, 1e-5), np.array([0, 40]), 8)
+    spent = accountant.epsilons(np.array([3, 3]))
+    assert spent[0] == 0
+    assert spent[1] > 0
+
+
 def test_records_hold_epsilon_with_and_without_waves():
     pytest.importorskip("opacus")
     components = build(config("evaluate.per_worker=true")).components

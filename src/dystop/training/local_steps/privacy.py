@@ -158,9 +158,12 @@ class Accountant:
         return found
 
     def epsilons(self, steps: Ints) -> Floats:
-        """Return the epsilon that each worker has spent after so many local steps, [N]."""
+        """Return the epsilon that each worker has spent after so many local steps, [N].
+
+        Steps of a worker without data touch no sample and cost nothing.
+        """
         spent = np.zeros(len(steps))
-        for k in np.flatnonzero(steps):
+        for k in np.flatnonzero((steps > 0) & (self.data_size > 0)):
             cost = self._costs[k] * steps[k]
             spent[k], _ = _opacus().get_privacy_spent(
                 orders=_orders(), rdp=cost, delta=self.params.delta
