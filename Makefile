@@ -9,7 +9,7 @@ CODE := src tests examples benchmarks scripts docs/conf.py docs/extensions hatch
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-gpu test-deploy test-tools docs screenshots chaos check format clean
+.PHONY: help demo test test-gpu test-deploy test-tools audit release docs screenshots chaos check format clean
 
 help: ## show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1\t/' | expand -t 20
@@ -50,6 +50,26 @@ test-tools: ## Flower, Weights & Biases, MLflow and Hugging Face data sets, in e
 	test -x build/tools/bin/python || $(PYTHON) -m venv build/tools
 	build/tools/bin/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev,wandb,mlflow,huggingface]'
 	DYSTOP_FLOWER_PYTHON=$(CURDIR)/build/flower/bin/python build/tools/bin/python -m pytest tests/training/trainers/test_flower.py tests/experiments/export tests/data/test_importing.py
+
+# --strict: what the database does not answer for is an error, not a package without advisories.
+audit: build/supply/.installed ## published advisories for the oldest and the locked versions of all dependencies; needs a network
+	$(PYTHON) scripts/lower_bounds.py > build/supply/bounds.txt
+	build/supply/bin/pip-audit --strict --disable-pip --no-deps --requirement build/supply/bounds.txt
+	build/supply/bin/pip-audit --strict --disable-pip --require-hashes --requirement deploy/requirements.txt
+
+# The list of parts (SBOM) is that of an environment which holds the wheel, what it needs and nothing else.
+release: build/supply/.installed ## wheel, sdist, their digests and a CycloneDX list of parts, into build/release; needs a network
+	rm -rf build/release && mkdir -p build/release
+	build/supply/bin/python -m build --outdir build/release
+	$(PYTHON) -m venv --clear --without-pip build/parts
+	build/supply/bin/python -m pip --python build/parts install --quiet --constraint constraints.txt "$$(ls build/release/*.whl)[testbed]"
+	build/supply/bin/cyclonedx-py environment --mc-type library --pyproject pyproject.toml --output-reproducible --output-file build/release/sbom.cdx.json build/parts
+	cd build/release && sha256sum * > SHA256SUMS
+
+build/supply/.installed:
+	$(PYTHON) -m venv --clear build/supply
+	build/supply/bin/python -m pip install --quiet --disable-pip-version-check build 'cyclonedx-bom>=7.5' pip-audit
+	touch $@
 
 check: $(STAMP) ## format, lint, types and import contracts
 	$(BIN)/ruff format --check $(CODE)

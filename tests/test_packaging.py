@@ -1,5 +1,6 @@
 """The sdist and the wheel: all that README links to, and the examples in any folder."""
 
+import ast
 import os
 import re
 import subprocess
@@ -7,11 +8,13 @@ import sys
 import tarfile
 import zipfile
 from email import message_from_bytes
+from importlib.metadata import packages_distributions
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 
 import pytest
 from hatchling import build
+from packaging.version import Version
 from typer.testing import CliRunner
 
 from dystop.cli.app import app
@@ -171,3 +174,60 @@ def test_a_copy_never_replaces_a_file_of_the_user(tmp_path, monkeypatch):
     assert "examples/demo.toml" in refused.output
     assert copy.read_text() == "seed = 7\n"
     assert not (tmp_path / "examples/text.toml").exists()
+
+
+def declared():
+    """Return the lower bound of every dependency, by the script that `make audit` uses."""
+    spec = spec_from_file_location("lower_bounds", ROOT / "scripts" / "lower_bounds.py")
+    module = module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return {name: Version(bound) for name, bound in module.lower_bounds().items()}
+
+
+def test_whatever_is_imported_is_declared():
+    """A package that comes only with another one leaves as silently as it came."""
+    known = {name: {d.lower() for d in found} for name, found in packages_distributions().items()}
+    bounds, missing = declared(), set()
+    for path in sorted((ROOT / "src").rglob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text())):
+            names = [a.name for a in node.names] if isinstance(node, ast.Import) else []
+            if isinstance(node, ast.ImportFrom) and not node.level and node.module:
+                names = [node.module]
+            tops = {name.partition(".")[0] for name in names} & known.keys() - {"dystop"}
+            missing |= {(top, path) for top in tops if not known[top] & bounds.keys()}
+    assert missing == set()
+
+
+@pytest.mark.parametrize(
+    ("name", "mended"),
+    [
+        ("cryptography", "50.0.0"),
+        ("grpcio", "1.66.2"),
+        ("jinja2", "3.1.6"),
+        ("mlflow-skinny", "3.13.0"),
+        ("pillow", "12.3.0"),
+        ("pyarrow", "23.0.1"),
+        ("pytest", "9.0.3"),
+        ("ray", "2.55.0"),
+        ("torch", "2.13.0"),
+    ],
+)
+def test_no_bound_admits_a_version_with_an_advisory(name, mended):
+    assert declared()[name] >= Version(mended)
+
+
+def test_what_is_locked_is_within_the_bounds():
+    bounds = declared()
+    for file in (ROOT / "constraints.txt", ROOT / "deploy" / "requirements.txt"):
+        locked = dict(re.findall(r"^([\w.-]+)==(\S+)", file.read_text(), re.M))
+        assert locked
+        for name in locked.keys() & bounds.keys():
+            assert Version(locked[name]) >= bounds[name], f"{file}: {name}"
+
+
+def test_an_audit_without_a_network_fails():
+    """pip-audit skips what it cannot look up, and calls the rest free of advisories."""
+    audit = re.search(r"^audit:.*\n((?:\t.*\n)+)", (ROOT / "Makefile").read_text(), re.M)[1]
+    calls = [line for line in audit.splitlines() if "pip-audit --" in line]
+    assert len(calls) == 2
+    assert all("--strict" in line for line in calls)

@@ -14,6 +14,7 @@ from dystop.storage import (
     FileLock,
     LockHeldError,
     is_unlocked,
+    open_private,
     read_json,
     remove_temporary_files,
     try_read_json,
@@ -166,3 +167,13 @@ def test_json_that_is_missing_is_refused(tmp_path):
     assert try_read_json(tmp_path / "a.json") == {}
     (tmp_path / "a.json").write_text('{"a": 1}')
     assert read_json(tmp_path / "a.json") == try_read_json(tmp_path / "a.json") == {"a": 1}
+
+
+def test_a_private_file_that_others_could_read_is_closed_to_them(tmp_path):
+    path = tmp_path / "trace.jsonl"
+    path.write_text("old\n")
+    path.chmod(0o644)
+    with open(path, "a", opener=open_private) as file:
+        file.write("new\n")
+    assert stat.S_IMODE(path.stat().st_mode) == PRIVATE
+    assert path.read_text() == "old\nnew\n"

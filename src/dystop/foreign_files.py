@@ -15,6 +15,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from io import BufferedReader
 from pathlib import Path
+from typing import IO
 
 from dystop.errors import RunFolderError
 
@@ -60,10 +61,18 @@ def open_regular(path: Path, *, follow: bool = False) -> BufferedReader:
 def read_bounded(path: Path, most: int, *, follow: bool = False) -> bytes:
     """Return the content of a regular file; raise OSError if it has more than `most` bytes."""
     with open_regular(path, follow=follow) as file:
-        size = os.fstat(file.fileno()).st_size
-        if size > most:
-            raise OSError(errno.EFBIG, f"has {size:,} bytes, at most {most:,} are read", str(path))
-        return file.read(size)
+        return file.read(check_bounds(file, path, most))
+
+
+def check_bounds(file: IO[bytes], path: Path, most: int) -> int:
+    """Return the size of an open file; raise OSError if it is no regular one or has too much."""
+    about = os.fstat(file.fileno())
+    if not stat.S_ISREG(about.st_mode):
+        raise OSError(errno.EINVAL, "not a regular file", str(path))
+    if about.st_size > most:
+        text = f"has {about.st_size:,} bytes, at most {most:,} are read"
+        raise OSError(errno.EFBIG, text, str(path))
+    return about.st_size
 
 
 @contextmanager

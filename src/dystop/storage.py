@@ -90,7 +90,10 @@ def write_atomic(
 
 def open_private(path: str, flags: int) -> int:
     """Open a file that only its owner may read, and no link; an `opener` for `open`."""
-    return os.open(path, flags | O_NOFOLLOW | NO_WAIT, PRIVATE)
+    handle = os.open(path, flags | O_NOFOLLOW | NO_WAIT, PRIVATE)
+    with suppress(OSError):  # an older file may be open to others; somebody else's stays as it is
+        os.fchmod(handle, PRIVATE)
+    return handle
 
 
 def remove_temporary_files(folder: Path, name: str = "*") -> None:

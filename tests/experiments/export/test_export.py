@@ -324,3 +324,20 @@ def test_a_live_testbed_is_followed_to_its_end(tmp_path):
     assert [row["round"] for row in tests] == ["2", "4", "6", "8"]
     assert all(float(row["energy_j_total"]) > 0 and row["accuracy_worst"] for row in tests)
     assert all(row["seconds"] for row in csv_rows(out, "links") if row["lost"] == "false")
+
+
+def test_an_id_belongs_to_a_user_and_a_folder(tmp_path, monkeypatch):
+    """An export replaces what has the same id, on a tracking server of several users, too."""
+    ids = []
+    for user, name in [("me", "a"), ("me", "a"), ("me", "b"), ("somebody", "a")]:
+        monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / user))
+        folder = tmp_path / name / "trial"
+        if not folder.exists():
+            folder.parent.mkdir()
+            growing = GrowingRun(folder.parent)
+            growing.write(rich_record(1))
+            growing.end()
+        (source,) = open_source(folder).runs
+        ids.append(source.label.id)
+    assert ids[0] == ids[1]
+    assert len({*ids}) == 3

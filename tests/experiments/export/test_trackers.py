@@ -104,3 +104,15 @@ def test_mlflow_names_a_store_that_it_cannot_use(run, tmp_path, monkeypatch):
     monkeypatch.setenv("MLFLOW_TRACKING_URI", "nowhere://x")
     with pytest.raises(ConfigError, match=r"nowhere://x.*MLFLOW_TRACKING_URI"):
         export(run.folder, Format.mlflow, tmp_path / "out")
+
+
+def test_mlflow_replaces_only_what_this_user_exported(run, tmp_path, monkeypatch):
+    """On a server of several users, `localhost` and `/runs/demo` exist many times."""
+    mlflow = pytest.importorskip("mlflow")
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    for user in ("me", "somebody", "me"):
+        monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / user))
+        (folder,) = export(run.folder, Format.mlflow, tmp_path / "out").paths
+    client = mlflow.MlflowClient(tracking_uri=folder.resolve().as_uri())
+    experiment = client.get_experiment_by_name("dystop")
+    assert len(client.search_runs([experiment.experiment_id])) == 2

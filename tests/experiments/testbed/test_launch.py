@@ -5,6 +5,7 @@ import os
 import re
 import signal
 import socket
+import stat
 import subprocess
 import sys
 import time
@@ -130,6 +131,12 @@ def test_threads_of_one_process(tmp_path, monkeypatch):
     assert data.records[-1].accuracy is not None
     assert Path("runs/mem/report/report.html").is_file()
     assert check_run(Path("runs/mem")) == []
+    private = [*Path("runs/mem").glob("workers/*/history.jsonl")]
+    private += [Path("runs/mem/trace.jsonl")]
+    assert len(private) > 3
+    assert {path: stat.S_IMODE(path.stat().st_mode) for path in private} == dict.fromkeys(
+        private, 0o600
+    )
     again = call("--resume", "runs/mem", "--no-report")
     assert again.exit_code == 0
     assert "6 rounds are done, 0 to go" in again.output

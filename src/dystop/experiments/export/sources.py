@@ -3,7 +3,6 @@
 Nothing here waits or writes. A caller reads a source again and again until it is over.
 """
 
-import hashlib
 import platform
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -16,6 +15,7 @@ from dystop.experiments.export.rows import LINK_COLUMNS, RoundRows, TracedLinks
 from dystop.experiments.folders.folder_kinds import INFO, TESTBED_RUN, kind_of
 from dystop.experiments.folders.record_log import RECORDS, LineTail, RecordTail, is_abandoned
 from dystop.experiments.folders.run_folder import is_study, open_config, run_folder
+from dystop.experiments.folders.trust import secret_id
 from dystop.experiments.studies.study import outline
 from dystop.params import flatten
 from dystop.record import RoundRecord
@@ -217,9 +217,12 @@ def _label(folder: Path, swept: Sequence[str]) -> RunLabel:
 
 
 def _id(folder: Path, config_sha256: str) -> str:
-    """Return an id that no other folder can claim: an export replaces what has the same one."""
-    place = f"{platform.node()}\n{folder.resolve()}\n{config_sha256}"
-    return hashlib.sha256(place.encode(errors="surrogateescape")).hexdigest()[:32]
+    """Return an id that no other folder can claim: an export replaces what has the same one.
+
+    A path on a host is not enough: on a tracking server of several users, `localhost` and
+    `/runs/demo` exist many times.
+    """
+    return secret_id(f"{platform.node()}\n{folder.resolve()}\n{config_sha256}")
 
 
 def _plain(value: Any) -> Any:

@@ -163,6 +163,16 @@ def _signature(content: bytes, key: bytes) -> str:
     return hmac.new(key, b"dystop configuration 1\n" + content, hashlib.sha256).hexdigest()
 
 
+def secret_id(text: str) -> str:
+    """Return an id for a text that nobody without the user's key can compute."""
+    try:
+        key = _create_key()
+    except OSError:  # a home that cannot be written
+        key = b""
+    said = b"dystop id 1\n" + text.encode(errors="surrogateescape")
+    return hmac.new(key, said, hashlib.sha256).hexdigest()[:32]
+
+
 def key_file() -> Path:
     """Return where the user's key lies: in the state folder, by the convention of XDG."""
     state = os.environ.get("XDG_STATE_HOME", "")

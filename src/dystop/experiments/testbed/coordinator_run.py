@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import IO, TYPE_CHECKING, Any, Protocol
 
 from dystop.errors import ConfigError, DystopError, RunFolderError
 from dystop.experiments.config import Experiment, read_experiment, to_tree
@@ -49,7 +49,7 @@ from dystop.experiments.testbed.operations import (
     quarantined_names,
     watch_revocations,
 )
-from dystop.foreign_files import open_regular
+from dystop.foreign_files import LOG_BYTES, check_bounds, open_regular
 from dystop.record import RoundRecord
 from dystop.storage import open_private, remove_temporary_files
 from dystop.testbed.coordinator.conduct.incidents import IncidentEntry, as_rows
@@ -68,6 +68,7 @@ if TYPE_CHECKING:
     from dystop.testbed.security.identity import Identity
 
 _LOG = throttled_logger(__name__)
+_PIECE_BYTES = 1 << 20  # of the trace, which a damaged file may have in one line
 STATUS_S = 0.25  # between two updates of the status file
 
 
@@ -79,9 +80,8 @@ class TraceLog:
         self._before: dict[str, Any] | None = None
         with writing(folder):
             self._file = open(folder / TRACE, "ab+", opener=open_private)  # noqa: SIM115
-            self._file.seek(0)
-            whole = [line for line in self._file if line.endswith(b"\n")]
-            self._file.truncate(sum(len(line) for line in whole[:keep]))
+            check_bounds(self._file, folder / TRACE, LOG_BYTES)
+            self._file.truncate(_lines_to(self._file, keep)[1])
 
     def append(self, line: dict[str, Any]) -> None:
         """Write one line, without what has not changed since the line before."""
@@ -98,10 +98,29 @@ class TraceLog:
 def _published(folder: Path) -> int:
     """Return how many rounds have a complete line in both files; the ledger resends the others."""
     records, _ = read_lines(folder)
-    if not (folder / TRACE).is_file():
+    path = folder / TRACE
+    try:
+        with open_regular(path) as file:
+            check_bounds(file, path, LOG_BYTES)
+            return _lines_to(file, len(records))[0]
+    except FileNotFoundError:
         return 0
-    with open_regular(folder / TRACE) as file:
-        return min(len(records), sum(line.endswith(b"\n") for line in file))
+    except OSError as error:
+        raise RunFolderError(
+            f"{path}: cannot be read: {error.strerror}; move it away, or start a new run"
+        ) from None
+
+
+def _lines_to(file: IO[bytes], most: int) -> tuple[int, int]:
+    """Return how many complete lines a file has, at most `most`, and where the last one ends."""
+    lines, start, end = 0, 0, 0
+    file.seek(0)
+    while lines < most and (piece := file.read(_PIECE_BYTES)):
+        at = -1
+        while lines < most and (at := piece.find(b"\n", at + 1)) >= 0:
+            lines, end = lines + 1, start + at + 1
+        start += len(piece)
+    return lines, end
 
 
 @dataclass
