@@ -1,6 +1,7 @@
 """Numbers as text: with a unit and three significant digits."""
 
 import math
+from collections.abc import Iterable
 from typing import Any
 
 NOTHING = "–"
@@ -108,6 +109,16 @@ def energy_unit(largest_j: float) -> tuple[float, str]:
 def time_unit(largest_s: float) -> tuple[float, str]:
     """Return scale and name of the unit for a time axis that ends at `largest_s`."""
     return (3600.0, "h") if largest_s >= 20_000 else (1.0, "s")
+
+
+def listed(parts: Iterable[str]) -> str:
+    """Return parts as an enumeration.
+
+    >>> listed("a"), listed("ab"), listed("abc")
+    ('a', 'a and b', 'a, b and c')
+    """
+    *begin, last = parts
+    return f"{', '.join(begin)} and {last}" if begin else last
 
 
 def percent(share: float | None, digits: int = 1) -> str:

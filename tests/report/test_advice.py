@@ -40,11 +40,48 @@ def test_each_goal_has_its_own_winner_and_reason():
     assert compute[0].startswith("Take dystop: it reaches 60 % with least compute, 10 epochs")
 
 
-def test_a_tie_is_called_a_tie():
-    close = made("ad-psgd", (9.0, 5e6, 30.0), (14.0, 5e6, 30.0))
-    said = advised(FAST, close).sentences[1]
-    assert "tie with ad-psgd" in said
-    assert "ahead in 1 of 2 seeds" in said
+CLOSE = made("ad-psgd", (9.0, 3e6, 16.0), (14.0, 3e6, 16.0))
+
+
+def test_a_tie_leads_and_is_broken_by_the_other_costs():
+    first, *others = advised(FAST, CLOSE).sentences
+    assert first.startswith("matcha (11.0 s) and ad-psgd (11.2 s) tie in time to 60 %")
+    assert "ahead of ad-psgd in 1 of 2 seeds" in first
+    assert "Take ad-psgd" in first
+    assert "25 % less traffic (3 MB; matcha: 4 MB)" in first
+    assert "20 % less compute (16 epochs; matcha: 20 epochs)" in first
+    assert not [said for said in others if said.startswith(("Take", "Runner-up", "Why"))]
+
+
+def test_of_a_tie_the_winner_is_taken_where_it_costs_less_otherwise():
+    dear = made("ad-psgd", (9.0, 5e6, 20.0), (14.0, 5e6, 20.0))
+    first = advised(FAST, dear).headline
+    assert "Take matcha" in first
+    assert "20 % less traffic" in first
+    assert "about as much compute" in first
+
+
+def test_a_tie_that_the_other_costs_do_not_break_stays_one():
+    mixed = made("ad-psgd", (9.0, 5e6, 16.0), (14.0, 5e6, 16.0))
+    first = advised(FAST, mixed).headline
+    assert "Take" not in first
+    assert "matcha with 20 % less traffic" in first
+    assert "ad-psgd with 20 % less compute" in first
+    equal = made("ad-psgd", (9.0, 4e6, 20.0), (14.0, 4e6, 20.0))
+    assert "Take any of matcha and ad-psgd" in advised(FAST, equal).headline
+
+
+def test_who_is_behind_a_tie_is_the_runner_up():
+    said = advised(FAST, CLOSE, CHEAP).sentences
+    assert said[1].startswith("Runner-up: dystop, 1.50 times the time of matcha")
+    assert "ahead in 2 of 2 seeds" in said[1]
+
+
+def test_a_tie_of_three_is_broken_by_who_undercuts_both():
+    third = made("asydfl", (11.0, 2e6, 12.0), (12.0, 2e6, 12.0))
+    first = advised(FAST, CLOSE, third).headline
+    assert "Take asydfl" in first
+    assert "less traffic (2 MB; matcha: 4 MB; ad-psgd: 3 MB)" in first
 
 
 def test_reconstructions_servers_and_missing_ones_are_named():

@@ -12,7 +12,7 @@ from dystop.report.data.names import is_planned
 from dystop.report.data.scores import Score, evaluated_rounds, until_target
 from dystop.report.data.summary import idle_share
 from dystop.report.data.time_shares import mean_shares, whole_parts
-from dystop.units import data, number, percent, plural, seconds
+from dystop.units import data, listed, number, percent, plural, seconds
 
 UNCHANGED = "unchanged"
 _MANY = 3  # rows that tie, from which their distances are not listed
@@ -56,14 +56,13 @@ def _win(place: FirstPlace, target: float, aim: str) -> str:
 
 def _tie(place: FirstPlace, aim: str) -> str:
     names = [place.first.label, *(other.label for other, _ in place.tied)]
-    listed = f"{', '.join(names[:-1])} and {names[-1]}"
     reasons = "; ".join(
         f"{other.label} is {seconds(abs(lead.mean_s))} behind, {lead.doubt}"
         for other, lead in place.tied
     )
     if len(place.tied) >= _MANY:
         reasons = "no lead exceeds its spread over the seeds and one evaluation interval"
-    return f"{listed} tie for the first place to {aim}: {reasons}."
+    return f"{listed(names)} tie for the first place to {aim}: {reasons}."
 
 
 def _distance(other: Group, lead: Lead) -> str:
@@ -91,8 +90,7 @@ def _costs(first: Group, second: Group | None, target: float) -> str:
         for text, value in ours.items()
     ]
     who = "" if second is None else f"; in brackets {second.label}"
-    listed = f"{', '.join(parts[:-1])} and {parts[-1]}"
-    return f"By then the workers of {first.label} had {listed} of the time{who}."
+    return f"By then the workers of {first.label} had {listed(parts)} of the time{who}."
 
 
 def _spent(group: Group, target: float) -> dict[str, str]:

@@ -17,11 +17,13 @@ from dystop.report.data.contests.winners import (
     common_target,
     contenders_of,
     contest,
+    is_cheaper,
+    lead,
     survivors,
 )
 from dystop.report.data.groups import Group
 from dystop.units import goal as target_text
-from dystop.units import number, percent, plural, seconds
+from dystop.units import listed, number, percent, plural, seconds
 
 TRIAL_STEP = 0.01
 """Targets of trials are multiples of it."""
@@ -96,44 +98,78 @@ class Advice:
 
     @property
     def headline(self) -> str:
-        """Which mechanism to take."""
+        """Which mechanism to take; of several that tie, the one that costs less otherwise."""
         winner, target = self.contest.winner, self.contest.target
         if winner is None or target is None:
             return (
                 "No advice: no mechanism learned anything in "
                 f"{seconds(self.last.seconds)}; longer trials may: --seconds S"
             )
+        if self.contest.tied:
+            return f"{self._tie(target)} {self._tie_break}"
         cost = SHOW[self.goal](winner.mean(self.goal))
         return (
             f"Take {winner.label}: it reaches {target_text(target)} {FIRST[self.goal]}, "
             f"{'after ' if self.goal == 'time' else ''}{cost}."
         )
 
+    def _tie(self, target: float) -> str:
+        """Say who ties, at which cost, and why that is no order."""
+        first, other, *_ = front = self.contest.front
+        costs = listed(f"{c.label} ({SHOW[self.goal](c.mean(self.goal))})" for c in front)
+        found = lead(first, other, self.goal)
+        return (
+            f"{costs} tie in {self.goal} to {target_text(target)}: no difference is larger than "
+            f"its spread over the seeds; {first.name} is ahead of {other.name} in {found.ahead} of "
+            f"{plural(found.seeds, 'seed')}."
+        )
+
+    @property
+    def _tie_break(self) -> str:
+        """Say which mechanism of a tie costs less otherwise, or that none does."""
+        contest, others = self.contest, [goal for goal in GOALS if goal != self.goal]
+        chosen = contest.choice
+        if chosen is not None:
+            rivals = [c for c in contest.front if c is not chosen]
+            costs = listed(_other_cost(chosen, rivals, goal) for goal in others)
+            return f"Take {chosen.label}: it gets there with {costs}."
+        cheaper = {
+            goal: [c for c in contest.cheapest if _is_least(c, contest.cheapest, goal)]
+            for goal in others
+        }
+        if not any(cheaper.values()):
+            return (
+                f"Take any of {listed(c.label for c in contest.cheapest)}: {listed(others)} do "
+                "not tell them apart either."
+            )
+        least = [
+            f"{many[0].label} with {_other_cost(many[0], rivals, goal)}"
+            for goal, many in cheaper.items()
+            if many and (rivals := [c for c in contest.front if c is not many[0]])
+        ]
+        return f"What else you pay for decides: {listed(least)}."
+
     @property
     def runner_up(self) -> str:
-        """The runner-up, and how sure the order is."""
-        contest, lead = self.contest, self.contest.lead
-        if contest.winner is None:
+        """Who comes next, and how sure the order is."""
+        contest, winner = self.contest, self.contest.winner
+        if winner is None:
             return ""
-        if contest.runner_up is None or lead is None or lead.factor is None:
-            return "No other mechanism of the last trials reaches it."
-        name, other = contest.winner.name, contest.runner_up.label
-        by = f"{number(lead.factor)} times the {self.goal}"
-        ahead = f"{name} is ahead in {lead.ahead} of {plural(lead.seeds, 'seed')}"
-        if contest.tied:
-            names = ", ".join(c.label for c in contest.tied)
-            return (
-                f"It is a tie with {names}: the difference is not larger than its spread over the "
-                f"seeds. Runner-up: {other}, {by}; {ahead}."
-            )
-        sure = "" if lead.seeds > 1 else " One seed cannot say how sure that is."
-        return f"Runner-up: {other}, {by}; {ahead}.{sure}"
+        behind = [c for c in contest.ranked if c.reached and c not in contest.front]
+        found = lead(winner, behind[0], self.goal) if behind else None
+        if found is None or found.factor is None:
+            return "" if contest.tied else "No other mechanism of the last trials reaches it."
+        whose = f" of {winner.name}" if contest.tied else ""
+        by = f"{number(found.factor)} times the {self.goal}{whose}"
+        ahead = f"{winner.name} is ahead in {found.ahead} of {plural(found.seeds, 'seed')}"
+        sure = "" if found.seeds > 1 else " One seed cannot say how sure that is."
+        return f"Runner-up: {behind[0].label}, {by}; {ahead}.{sure}"
 
     @property
     def why(self) -> str:
         """What the winner does better than the runner-up: cost is epochs times cost per epoch."""
         first, second = self.contest.winner, self.contest.runner_up
-        if first is None or second is None:
+        if first is None or second is None or self.contest.tied:
             return ""
         needs, others = first.mean("compute"), second.mean("compute")
         if not needs or not others:
@@ -176,7 +212,7 @@ class Advice:
 
     @property
     def _server(self) -> str:
-        winner = self.contest.winner
+        winner = self.contest.choice or self.contest.winner
         if winner is None or not winner.server:
             return ""
         return (
@@ -190,6 +226,25 @@ class Advice:
         target = self.contest.target
         what = "the target" if target is None else target_text(target)
         return f"Not at {what} with every seed: {', '.join(names)}." if names else ""
+
+
+def _is_least(one: Contender, every: Sequence[Contender], goal: Goal) -> bool:
+    """Return whether a mechanism costs less than some other, and none costs less than it."""
+    return any(is_cheaper(one, c, goal) for c in every) and not any(
+        is_cheaper(c, one, goal) for c in every
+    )
+
+
+def _other_cost(one: Contender, rivals: Sequence[Contender], goal: Goal) -> str:
+    """Return how a cost of one mechanism compares with that of others."""
+    found = lead(one, rivals[0], goal)
+    how = "less"
+    if not all(is_cheaper(one, rival, goal) for rival in rivals):
+        how = "about as much"
+    elif len(rivals) == 1 and found.factor:
+        how = f"{percent(1 - 1 / found.factor, 0)} less"
+    theirs = "; ".join(f"{c.name}: {SHOW[goal](c.mean(goal))}" for c in rivals)
+    return f"{how} {goal} ({SHOW[goal](one.mean(goal))}; {theirs})"
 
 
 COLUMNS = ("mechanism", "stage", "target", "time", "traffic", "compute", "best accuracy", "")

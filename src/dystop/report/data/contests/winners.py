@@ -94,6 +94,22 @@ def lead(first: Contender, other: Contender, goal: Goal) -> Lead:
     return Lead(math.exp(mean), len(ratios), sum(ratio > 0 for ratio in ratios), tie)
 
 
+def undercuts(first: Contender, other: Contender, goals: Sequence[Goal]) -> bool:
+    """Return whether one mechanism is cheaper than another by some goal, and dearer by none.
+
+    Differences that are a tie do not count.
+    """
+    return any(is_cheaper(first, other, goal) for goal in goals) and not any(
+        is_cheaper(other, first, goal) for goal in goals
+    )
+
+
+def is_cheaper(first: Contender, other: Contender, goal: Goal) -> bool:
+    """Return whether one mechanism costs less than another, by more than a tie."""
+    found = lead(first, other, goal)
+    return found.factor is not None and not found.tie
+
+
 @dataclass(frozen=True)
 class Contest:
     """The mechanisms in the order of one goal, best first."""
@@ -126,6 +142,22 @@ class Contest:
         if first is None:
             return ()
         return tuple(c for c in self.ranked[1:] if c.reached and lead(first, c, self.goal).tie)
+
+    @property
+    def front(self) -> tuple[Contender, ...]:
+        """The winner and those that tie with it; nobody, if no run reached the target."""
+        return () if self.winner is None else (self.winner, *self.tied)
+
+    @property
+    def cheapest(self) -> tuple[Contender, ...]:
+        """The front without those that another one of it undercuts in the other costs."""
+        others = [goal for goal in GOALS if goal != self.goal]
+        return tuple(c for c in self.front if not any(undercuts(o, c, others) for o in self.front))
+
+    @property
+    def choice(self) -> Contender | None:
+        """The winner, or of several that tie the one whose other costs undercut the rest."""
+        return self.cheapest[0] if len(self.cheapest) == 1 else None
 
     @property
     def missing(self) -> tuple[Contender, ...]:
