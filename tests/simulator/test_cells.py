@@ -14,7 +14,7 @@ from dystop.simulator.loop import begin, simulate
 from dystop.simulator.params import EngineParams
 from dystop.training.flat import Layout
 from dystop.training.trainers.no_training import NoTraining
-from dystop.world import Churn, Mobility, Outages, WorldParams
+from dystop.world import Budget, Churn, Mobility, Outages, WorldParams
 from dystop.world.geometry import scatter
 from support.engine_fixtures import components_for
 
@@ -61,6 +61,19 @@ def test_one_cell_with_lost_transfers():
     cells = [found.record.to_json() for found in simulate_cells(components, WORKERS)]
     assert cells == flat
     assert not all('"lost":0' in line for line in flat)
+
+
+@pytest.mark.parametrize("name", PULLING)
+def test_cells_keep_to_budgets_that_bind_everybody(name):
+    tight = WorldParams(area_m=AREA, budget=Budget(models=3.0, binds="everybody"))
+    components = replace(planned(MECHANISMS[name](), tight), budgets_bind=True)
+    flat = [record.to_json() for record, _ in simulate(components, begin(components))]
+    assert [found.record.to_json() for found in simulate_cells(components, WORKERS)] == flat
+    for found in simulate_cells(components, 10):
+        links, used = found.plan.links, np.zeros(WORKERS)
+        for ends in (links.dst, links.src):
+            np.add.at(used, ends, links.fraction)
+        assert (used <= components.world.observe(found.record.round, 0.0).budget).all()
 
 
 @pytest.mark.parametrize("name", PULLING)

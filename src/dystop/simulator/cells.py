@@ -118,7 +118,13 @@ def _decide(
         told = with_border(one.control, one.cell, view.staleness, view.version)
         began_s = clock()
         own_view = build_view(one.fleet, told, seen)
-        plan, after = decide(components.mechanism, told, own_view, components.staleness_weighting)
+        plan, after = decide(
+            components.mechanism,
+            told,
+            own_view,
+            components.staleness_weighting,
+            components.budgets_bind,
+        )
         decided.append(_Decided(own_view, plan, after, clock() - began_s))
     return decided
 

@@ -28,6 +28,7 @@ from dystop.experiments.building.simulation import (
     Built,
     build,
     build_each_setting,
+    check_budgets,
     check_staleness_weighting,
 )
 
@@ -37,6 +38,7 @@ __all__ = [
     "build",
     "build_each_setting",
     "card_of",
+    "check_budgets",
     "check_flower",
     "check_label_flip",
     "check_same_data",

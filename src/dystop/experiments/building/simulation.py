@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 
+from dystop.control.compression import DIFFERENCES
 from dystop.control.staleness_weighting import without_effect
 from dystop.data import (
     Dataset,
@@ -44,6 +45,7 @@ from dystop.experiments.building.samples import (
     with_wrong_labels,
 )
 from dystop.experiments.config import Experiment, to_tree
+from dystop.experiments.config.readings import set_by
 from dystop.experiments.fleet import fleet_of, make_world, planning_note, replay_note
 from dystop.simulator.mailbox import spare_bytes
 from dystop.simulator.pipeline import waiting_bytes
@@ -105,6 +107,7 @@ def build(
             "data.private: only the workers of a testbed have private data; leave these keys out"
         )
     check_staleness_weighting(experiment)
+    check_budgets(experiment)
     experiment = with_noted_base(experiment)
     if is_flower(experiment.model.name):
         check_flower(experiment)
@@ -206,6 +209,7 @@ def build_each_setting(
             able.server,
             able.deltas,
             able.pushes,
+            able.collective,
             experiment.engine.train,
         )
         alike = f"{needs} {_without(experiment, 'mechanism', 'engine')}"
@@ -250,6 +254,28 @@ def check_staleness_weighting(experiment: Experiment) -> None:
         raise ConfigError(
             f"staleness.rule = {weighting.rule!r} changes nothing under {mechanism.name}: "
             f"{reason}; use 'none', or another asynchronous mechanism ('dystop list mechanisms')"
+        )
+
+
+def check_budgets(experiment: Experiment) -> None:
+    """Refuse budgets for everybody where a transfer costs more than its plan can tell."""
+    kind, mechanism, key = experiment.link.compression, experiment.mechanism, "world.budget.binds"
+    if experiment.world.budget.binds != "everybody":
+        return
+    compressed = f"link.compression = {kind!r}"
+    found = {
+        f"{compressed}: a worker that missed messages gets several at once": kind in DIFFERENCES,
+        f"{compressed}: the ring of {mechanism.name} passes on a message of every member": (
+            kind != "none" and mechanism.capabilities().collective
+        ),
+        "world.reach = 'overlay': workers on the way carry models that no budget counts": (
+            experiment.world.reach == "overlay"
+        ),
+    }
+    for problem in (text for text, is_set in found.items() if is_set):
+        raise ConfigError(
+            f"{problem}, but {key} = 'everybody' says that nobody exceeds a budget; change this "
+            f"setting, or use {key} = 'mechanism'" + set_by(experiment.reading, mechanism.name, key)
         )
 
 

@@ -81,6 +81,13 @@ def preset(name: str, mechanism: str) -> dict[str, Any]:
     }
 
 
+def set_by(name: str, mechanism: str, key: str) -> str:
+    """Return the end of a message about a key that a preset sets; empty where it sets others."""
+    if key not in preset(name, mechanism):
+        return ""
+    return f" (reading = '{name}' sets this key unless it is given)"
+
+
 def has_key(mechanism: str, key: str) -> bool:
     """Return whether a key exists: those of a mechanism belong to some mechanisms only."""
     section, _, own = key.partition(".")

@@ -11,6 +11,7 @@ import secrets
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -19,7 +20,7 @@ import numpy as np
 from dystop.data.private import Facts
 from dystop.errors import ConfigError, RunFolderError
 from dystop.experiments.config import Experiment, read_experiment, to_tree
-from dystop.experiments.config.readings import preset
+from dystop.experiments.config.readings import set_by
 from dystop.experiments.config.tables import without
 from dystop.experiments.config.write import dumps
 from dystop.experiments.fleet import fleet_of, keeps_topology, steps_of
@@ -226,20 +227,13 @@ def _enrolled(row: Any) -> Enrolled:
     return Enrolled(str(row["name"]), int(row["data_size"]), counts)
 
 
-def _set_by_reading(experiment: Experiment, key: str) -> str:
-    """Return the end of a message about a key that the reading sets; empty where it sets others."""
-    if key not in preset(experiment.reading, experiment.mechanism.name):
-        return ""
-    return f" (reading = '{experiment.reading}' sets this key unless it is given)"
-
-
 def check_testbed(experiment: Experiment) -> None:
     """Refuse settings that only the simulator supports."""
+    by_preset = partial(set_by, experiment.reading, experiment.mechanism.name)
     if experiment.engine.timing == "overlap":
         raise ConfigError(
             "engine.timing = 'overlap': on the testbed a round lasts until its last exchange is "
-            "over; use 'testbed', the law that real workers follow"
-            + _set_by_reading(experiment, "engine.timing")
+            "over; use 'testbed', the law that real workers follow" + by_preset("engine.timing")
         )
     if not experiment.engine.train:
         raise ConfigError(
@@ -258,7 +252,7 @@ def check_testbed(experiment: Experiment) -> None:
         raise ConfigError(
             "evaluate.model = 'aggregated': an observer sees the models that workers publish, and "
             "they publish a model when its training ends; use 'trained'"
-            + _set_by_reading(experiment, "evaluate.model")
+            + by_preset("evaluate.model")
         )
     if experiment.staleness.rule == "compensate":
         raise ConfigError(

@@ -5,6 +5,7 @@ from typing import Any
 
 from dystop.data import describe_partition, fingerprint, label_chart, labels_of
 from dystop.experiments.building import (
+    check_budgets,
     check_same_data,
     check_staleness_weighting,
     compression_of,
@@ -64,6 +65,7 @@ def prepare(experiment: Experiment, enrolled: tuple[Enrolled, ...] | None = None
     """
     check_testbed(experiment)
     check_staleness_weighting(experiment)
+    check_budgets(experiment)
     check_accountant(experiment.privacy)
     experiment = with_noted_base(experiment)
     unseen = unseen_samples(experiment, enrolled)
