@@ -1,5 +1,7 @@
 """The observer's check of refused models."""
 
+import itertools
+from concurrent.futures import Future
 from dataclasses import replace
 
 import numpy as np
@@ -21,9 +23,10 @@ from dystop.testbed.protocol.messages import (
     Stage,
 )
 from dystop.testbed.protocol.payload import Schema, digest
-from dystop.testbed.protocol.pulls import ModelHeader, PullRequest
+from dystop.testbed.protocol.pulls import SERVED_S, ModelHeader, PullRequest
+from dystop.testbed.transport.interface import ServedModel
 from dystop.testbed.transport.memory import MemoryTransport
-from support.testbed.worker_process_fixtures import RUN, TOY, plus, running_testbed
+from support.testbed.worker_process_fixtures import RUN, TOY, GrpcTestbed, plus, running_testbed
 
 PEERS = {k: Peer(f"w{k:02d}", k, f"memory:{k}", "") for k in range(8)}
 PEERS[8] = Peer("observer", 8, "", "")
@@ -118,12 +121,95 @@ def test_a_failed_pull_is_bad_only_if_the_sender_sent_something_bad(code, outcom
     assert Fleet(w02=lambda header: PullFailed(0, code)).judge().outcome == outcome
 
 
-def test_a_newer_version_in_its_place_is_no_evidence():
-    def newer(header):
-        return PullFinished(0, replace(header, version=8), np.nan * ONES, 0, 0.0)
+def renumbering(value=1.0, lasts_s=0.0):
+    """A sender that gives every answer a version of its own."""
+    count = itertools.count(100)
+    return lambda header: PullFinished(
+        0, replace(header, version=next(count)), value * ONES, 0, lasts_s
+    )
 
-    assert Fleet(w02=newer).judge().outcome == "not_testable"
-    assert Fleet(w02=newer).judge(version=0).outcome == "refused"
+
+def test_a_bad_model_in_the_place_of_the_accused_one_is_evidence():
+    assert Fleet(w02=renumbering(np.nan)).judge() == Judged(
+        2, 7, "refused", "not_finite", f"{2:064d}"
+    )
+
+
+def test_a_good_newer_version_that_is_served_again_is_no_evidence():
+    fleet = Fleet(w02=lambda header: PullFinished(0, replace(header, version=8), ONES, 0, 0.0))
+    assert (fleet.judge().outcome, fleet.judge().code) == ("not_testable", "no_model")
+    asked = [request for node, request in fleet.requests if node == 2]
+    assert asked[:3] == [
+        PullRequest(RUN, 9, version=7),
+        PullRequest(RUN, 10),
+        PullRequest(RUN, 10, version=8),
+    ]
+
+
+def test_a_sender_that_cannot_repeat_what_it_announced_is_refused():
+    judged = Fleet(w02=renumbering()).judge()
+    assert (judged.outcome, judged.code) == ("refused", "no_model")
+    slow = Fleet(w02=renumbering(lasts_s=SERVED_S)).judge()  # it may have dropped the model
+    assert (slow.outcome, slow.code) == ("not_testable", "no_model")
+
+
+@pytest.mark.parametrize("claim", [{"version": 2**63 - 1}, {"number": 2**63 - 1}, {"round": 2**62}])
+def test_a_header_that_a_worker_refuses_is_refused_here_as_well(claim):
+    fleet = Fleet(w02=lambda header: PullFinished(0, replace(header, **claim), ONES, 0, 0.0))
+    judged = fleet.judge(version=claim.get("version", 7) if "version" in claim else 3)
+    assert (judged.outcome, judged.code) == ("refused", "malformed")
+
+
+class RenumberingSource:
+    """Serves one model under a new version each time, except to who asks for a version it knows."""
+
+    def __init__(self, value):
+        self.value, self.requests, self._version = value, [], itertools.count(1)
+
+    def requested(self, name, request):
+        self.requests.append(request)
+        vector = np.full(TOY.width, self.value, np.float32)
+        parts = TOY.pack(vector)
+        size = sum(len(part) for part in parts)
+        header = ModelHeader(next(self._version), 0, 0, size, digest(parts), TOY.hash)
+        answer = Future()
+        answer.set_result(ServedModel(header, parts))
+        return answer
+
+    def incident(self, name, kind, text):
+        """Nothing is said about this sender."""
+
+
+def test_the_observer_asks_for_the_accused_version_over_a_real_transport(tmp_path):
+    """A renumbering sender of bad models over gRPC with certificates is refused."""
+    testbed = GrpcTestbed(tmp_path)
+    source = RenumberingSource(np.nan)
+    sender = testbed.transport("w03")
+    served = sender.serve_models("127.0.0.1:0", source)
+    testbed.coordinator.peers["w03"] = Peer("w03", 3, served.address, "")
+    observer = Observer(
+        ObserverComponents(
+            transport=testbed.transport("observer"),
+            coordinator=testbed.coordinator.address,
+            schema=TOY,
+            trainer=None,
+            counters=np.zeros(1, np.int64),
+            data_size=np.ones(4),
+        )
+    )
+    testbed.nodes.append(observer)
+    try:
+        observer.start()
+        coordinator = testbed.coordinator
+        coordinator.wait(lambda who, m: who == "observer" and isinstance(m, Heartbeat))
+        coordinator.send("observer", Judge(1, 3, 77, 1))
+        judged = coordinator.wait(lambda who, m: isinstance(m, Judged))
+        assert (judged.node, judged.version) == (3, 77)
+        assert (judged.outcome, judged.code) == ("refused", "not_finite")
+        assert source.requests[0].version == 77
+    finally:
+        testbed.close()
+        sender.close()
 
 
 def test_an_unknown_member_is_not_testable():

@@ -20,6 +20,7 @@ from dystop.testbed.protocol.messages import Peer
 from dystop.testbed.security import authority
 from dystop.testbed.security.identity import Identity
 from dystop.testbed.worker.process import WorkerProcess
+from dystop.testbed.worker.session_client import SessionClient
 
 
 @dataclass
@@ -84,3 +85,15 @@ def attack(function: Attack) -> Attack:
     """Register an attack under the name of its function."""
     ATTACKS[function.__name__] = function
     return function
+
+
+def change_messages(hostile: HostileWorker, change: Callable[[Any], Any]) -> None:
+    """Change every message to the coordinator once the attack has begun; None: do not send it."""
+    send = SessionClient.send
+
+    def changed(self: SessionClient, message: Any) -> None:
+        message = change(message) if hostile.began.is_set() else message
+        if message is not None:
+            send(self, message)
+
+    SessionClient.send = changed  # type: ignore[method-assign]

@@ -7,10 +7,9 @@ from dataclasses import replace
 from typing import Any
 
 from dystop.testbed.protocol.messages import Rejected, Report
-from dystop.testbed.worker.session_client import SessionClient
 from dystop.testbed.worker.training_thread import TrainingThread
 
-from .hostile import HostileWorker, attack
+from .hostile import HostileWorker, attack, change_messages
 
 STEP_S = 0.02
 RECONNECT_S = 0.2
@@ -48,7 +47,7 @@ def hang(hostile: HostileWorker) -> None:
 @attack
 def mute(hostile: HostileWorker) -> None:
     """Accept orders and never report."""
-    _change_messages(hostile, lambda message: None if isinstance(message, Report) else message)
+    change_messages(hostile, lambda message: None if isinstance(message, Report) else message)
 
 
 @attack
@@ -60,7 +59,7 @@ def fail(hostile: HostileWorker) -> None:
             return Report(message.round, "failed", text="no")
         return message
 
-    _change_messages(hostile, failed)
+    change_messages(hostile, failed)
 
 
 @attack
@@ -76,7 +75,7 @@ def accuse(hostile: HostileWorker) -> None:
             return replace(message, used=(), rejected=message.rejected + refused)
         return message
 
-    _change_messages(hostile, accused)
+    change_messages(hostile, accused)
 
 
 @attack
@@ -92,15 +91,3 @@ def reconnect(hostile: HostileWorker) -> None:
                 link.close()
 
     hostile.thread(run)
-
-
-def _change_messages(hostile: HostileWorker, change: Any) -> None:
-    """Change every message to the coordinator once the attack has begun; None: do not send it."""
-    send = SessionClient.send
-
-    def changed(self: SessionClient, message: Any) -> None:
-        message = change(message) if hostile.began.is_set() else message
-        if message is not None:
-            send(self, message)
-
-    SessionClient.send = changed  # type: ignore[method-assign]

@@ -5,7 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dystop.testbed.events import AnswerPull, Publication, PullRequested
-from dystop.testbed.protocol.pulls import PullRefused, PullRequest
+from dystop.testbed.protocol.pulls import SERVED_S, PullRefused, PullRequest
 from dystop.testbed.worker.published_models import MAX_PUBLICATIONS, PublishedModel, PublishedModels
 
 RUN = "ab" * 16
@@ -120,11 +120,28 @@ def test_one_peer_cannot_fill_the_queue():
     assert set(published.waiting) == {2, 9}
 
 
+def test_a_model_that_was_served_can_be_pulled_again_for_a_while():
+    """So that the observer can check it, whatever the worker has published since."""
+    published = PublishedModels()
+    for k in range(1, 4):
+        published.publish(a_model(k, 0))
+    assert version_of(published.answer(requested(1, round=9), 10.0, expected=True)) == 3
+    for k in range(4, 9):
+        published.publish(a_model(k, 0))
+    soon = published.answer(requested(2, round=9, version=3), 10.0 + SERVED_S, expected=True)
+    assert version_of(soon) == 3
+    never = published.answer(requested(3, round=9, version=4), 11.0, expected=True)
+    assert version_of(never) == "no_model"  # nobody got it while it was the newest
+    published.expire(10.1 + 2 * SERVED_S, 0.0)
+    late = published.answer(requested(4, round=9, version=3), 16.0 + SERVED_S, expected=True)
+    assert version_of(late) == "no_model"
+
+
 def test_waiting_ends():
     published = PublishedModels()
     published.answer(requested(1, round=1, exact=True), 1.0, expected=True)
     published.answer(requested(2, "w02", round=1, exact=True), 2.0, expected=True)
-    assert published.expire(1.5) == [AnswerPull(1, PullRefused("timeout"))]
+    assert published.expire(1.5, 0.0) == [AnswerPull(1, PullRefused("timeout"))]
     assert published.refuse_others({"w01"}) == [AnswerPull(2, PullRefused("not_authorised"))]
     published.withdraw(77)
 

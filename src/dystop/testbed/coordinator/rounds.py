@@ -93,6 +93,7 @@ class Rounds:
         self.most_pulls = 0  # of one order so far
         self._world: WorldState | None = None  # newest state of the emulated world
         self._late_trainings: dict[int, float] = {}  # node -> start of a training that was late
+        self._opened_s: dict[int, float] = {}  # of rounds that this coordinator has opened
 
     # Opening ------------------------------------------------------------------------------------
 
@@ -145,6 +146,7 @@ class Rounds:
         kept_view = without_links(view)
         blob = write_blob({"plan": plan, "view": without_fleet_data(kept_view)})
         line = RoundLine(view.t, state.epoch, state.at_s, blob)
+        self._opened_s[view.t] = state.at_s
         lines = order_lines(view.t, plan, orders)
         deadline_s, trial_deadline_s = state.at_s + limits.deadline_s, state.at_s + limits.trial_s
         self.current = OpenRound(plan, kept_view, line, orders, lines, deadline_s, trial_deadline_s)
@@ -263,7 +265,8 @@ class Rounds:
             consequence = state.strikes.model_refused(node, sender, code, state.at_s)
             if consequence:
                 is_suspicion = consequence == "suspicion"
-                found = Accusation(node, order.round, pulls[key], refused, is_suspicion)
+                ordered_s = self._opened_s.get(order.round)
+                found = Accusation(node, order.round, pulls[key], refused, is_suspicion, ordered_s)
                 accusations.append(found)
         return accusations
 
@@ -353,6 +356,8 @@ class Rounds:
         books = write_blob(state.control)
         closed = replace(current.line, closed_s=state.at_s, closed_seq=state.seq, books=books)
         self.current = None
+        if not any(line.outcome != "DONE" for line in order_lines):
+            self._opened_s.pop(current.t, None)  # no report of this round can follow
         state.write(closed, *order_lines)
         state.write_state()
         return ClosedRound(record, traced)

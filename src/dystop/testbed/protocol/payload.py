@@ -298,7 +298,7 @@ class PayloadReceiver:
 
     def request(self, first: PullRequest) -> PullRequest:
         """Return the request that fetches what has not arrived of the first request."""
-        return replace(first, version=self.version, offset=self.received)
+        return replace(first, version=self.version or first.version, offset=self.received)
 
     def begin(self, header: ModelHeader) -> None:
         """Check the announced header before any memory is allocated. Raises BadModel."""

@@ -11,6 +11,8 @@ from annotated_types import Ge
 
 from dystop.testbed.protocol.messages import Count, Hex, Mask, RejectCode, Seconds, Training
 
+SERVED_S = 5.0  # in which a model that was served can be pulled again, under its version
+
 
 @dataclass(frozen=True)
 class PullRequest:

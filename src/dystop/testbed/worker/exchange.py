@@ -15,8 +15,6 @@ from dystop.testbed.events import (
     WorkerAction,
 )
 from dystop.testbed.protocol.messages import (
-    MAX_LEAD,
-    MAX_VERSION,
     Execute,
     Peer,
     Pull,
@@ -25,8 +23,8 @@ from dystop.testbed.protocol.messages import (
     Row,
     Used,
 )
-from dystop.testbed.protocol.pulls import ModelHeader, PullRequest
-from dystop.testbed.worker.guard import Guard, ModelClaim, Verdict
+from dystop.testbed.protocol.pulls import PullRequest
+from dystop.testbed.worker.guard import Guard, Verdict, claim_of
 from dystop.testbed.worker.mixer import Mixer
 from dystop.testbed.worker.state import MailboxEntry, WorkerSetup
 
@@ -79,24 +77,16 @@ class PendingPull:
 
     def judge(self, guard: Guard, event: PullFinished, own: Vector) -> Verdict:
         """Return whether the worker may use the pulled model."""
-        pull, header = self.pull, event.header
-        if not is_possible(header, self.round):
-            return Verdict("malformed")
+        pull = self.pull
         # Snapshots within a round have versions between two publications. A publication that is
         # pulled later may then have a smaller version without being a replay. The guard therefore
         # tracks snapshots of a peer under a number of their own.
         is_snapshot = pull.exact and self.stage > 0
         node = snapshot_id(pull.node) if is_snapshot else pull.node
-        claim = ModelClaim(node, self.round, header.version, header.number)
+        claim = claim_of(node, self.round, event.header)
         is_masked = pull.mask is not None and len(event.vector) != len(own)
         kept = kept_coordinates(*pull.mask, len(own)) if is_masked and pull.mask else None
         return guard.judge(claim, event.vector, own, "delta" if pull.delta else "model", kept)
-
-
-def is_possible(header: ModelHeader, round_: int) -> bool:
-    """Return whether a model that was pulled in a round may have such a header."""
-    most = round_ + MAX_LEAD
-    return max(header.number, header.round) <= most and header.version <= MAX_VERSION
 
 
 def snapshot_id(node: int) -> int:

@@ -2,10 +2,10 @@
 
     guard = Guard(params.guards, schema.variances)
     guard.learn(own)                                     # for each own model that is published
-    verdict = guard.judge(Claim(node, round, version, number), vector, own, kind, kept)
+    verdict = guard.judge(claim_of(node, round, header), vector, own, kind, kept)
     if verdict.code is None: ...                         # use the model
 
-No vector is ever modified. `mixer` mixes the accepted models.
+No vector is ever modified. `mixer` mixes the accepted models. The observer has the same guard.
 """
 
 from collections import deque
@@ -20,19 +20,32 @@ from dystop.control.robust_aggregation import RECENT
 from dystop.sparse import Bools
 from dystop.testbed.events import Vector
 from dystop.testbed.params import Guards
-from dystop.testbed.protocol.messages import RejectCode
+from dystop.testbed.protocol.messages import MAX_LEAD, MAX_VERSION, RejectCode
+from dystop.testbed.protocol.pulls import ModelHeader
 
 MIN_DISTANCES = 5  # before a distance can count as unusual
 
 
 @dataclass(frozen=True)
 class ModelClaim:
-    """The version of a model as its sender states it, and the round of the pull."""
+    """What the sender of a model states about it, and the round of the pull."""
 
     node: int
     round: int  # of the order that pulled it; the sender does not choose it
     version: int
     number: int
+    began: int = 0  # round whose order started its training
+
+    @property
+    def is_possible(self) -> bool:
+        """Whether a model that is pulled in this round may have such numbers."""
+        most = self.round + MAX_LEAD
+        return max(self.number, self.began) <= most and self.version <= MAX_VERSION
+
+
+def claim_of(node: int, round_: int, header: ModelHeader) -> ModelClaim:
+    """Return what a header claims about a model that was pulled in a round."""
+    return ModelClaim(node, round_, header.version, header.number, header.round)
 
 
 class Verdict(NamedTuple):
@@ -91,9 +104,11 @@ class Guard:
     ) -> Verdict:
         """Return whether a model may be used; if so, remember it.
 
-        Checks in this order: finite, norm, variances, distance, replay. An update ("delta") is not
-        compared with the own model. `kept` marks the coordinates of a masked vector.
+        Checks in this order: claim, finite, norm, variances, distance, replay. An update ("delta")
+        is not compared with the own model. `kept` marks the coordinates of a masked vector.
         """
+        if not claim.is_possible:
+            return Verdict("malformed")
         size = robust_aggregation.norm(vector)
         if not np.isfinite(size):
             return Verdict("not_finite")

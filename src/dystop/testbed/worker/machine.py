@@ -247,7 +247,7 @@ class WorkerMachine:
         if self._is_warm_start and not durable.disk_full:
             actions += self._start_first_training()
         longest_wait_s = self.setup.timeouts.round_cap_s
-        return [*actions, *durable.published.expire(durable.now_s - longest_wait_s)]
+        return [*actions, *durable.published.expire(durable.now_s, longest_wait_s)]
 
     def _due_messages(self) -> list[WorkerAction]:
         """Return the heartbeat, the reports and the incidents that are due."""

@@ -3,15 +3,20 @@
 A pull for round t gets the newest publication from before round t. An exact pull gets the model
 that the worker has just before a stage of round t, and waits until this snapshot exists. Models are
 never changed after they were added, so a slow peer can finish the pull that it started.
+
+A model that was served can be pulled again for `SERVED_S` seconds under its version. So whoever
+accuses this worker can be refuted. A worker that cannot repeat what it announced is suspect
+(`testbed.judgement`).
 """
 
 from dataclasses import dataclass, field
 
 from dystop.testbed.events import AnswerPull, Publication, PullRequested, Vector
 from dystop.testbed.protocol.messages import Mask
-from dystop.testbed.protocol.pulls import PullRefused, PullRequest
+from dystop.testbed.protocol.pulls import SERVED_S, PullRefused, PullRequest
 
 MAX_PUBLICATIONS = 3  # the newest, and two for peers that are still pulling
+MAX_SERVED = 64  # such models; only small ones follow one another so fast
 MAX_MASKS = 16  # of one model and one peer
 MAX_MASKED_MODELS = 8  # newest models whose masks are remembered
 
@@ -44,6 +49,8 @@ class PublishedModels:
     last_stage: int | None = None  # this stage and all later ones have the same snapshot
     snapshots: dict[int, PublishedModel] = field(default_factory=dict)  # by stage
     waiting: dict[int, tuple[PullRequested, float]] = field(default_factory=dict)  # by key
+    served: dict[int, tuple[PublishedModel, float]] = field(default_factory=dict)  # by version
+    now_s: float = 0.0  # machine time, as far as it is known
 
     def publish(self, model: PublishedModel) -> None:
         """Serve this model from now on."""
@@ -52,6 +59,7 @@ class PublishedModels:
     def retract_after(self, version: int) -> None:
         """Stop serving versions after this one, because they could not be saved."""
         self.models = [m for m in self.models if m.publication.version <= version]
+        self.served = {v: kept for v, kept in self.served.items() if v <= version}
 
     def open_round(self, round_: int) -> list[AnswerPull]:
         """Start the snapshots of a round; refuse peers that wait for an earlier round."""
@@ -79,10 +87,11 @@ class PublishedModels:
             now_s: Machine time.
             expected: Whether snapshots of that round may still be added.
         """
+        self._set_time(now_s)
         request = requested.request
         model = self.find(request)
         if model is not None:
-            return [AnswerPull(requested.key, model.answer_to(request))]
+            return [self._serve(requested, model)]
         if not request.exact or names_publication(request):
             return [AnswerPull(requested.key, PullRefused("no_model"))]
         if not expected:
@@ -92,8 +101,9 @@ class PublishedModels:
     def find(self, request: PullRequest) -> PublishedModel | None:
         """Return the model that a request gets now; a resumed pull gets the same version again."""
         if request.version:
-            served = [*self.models, *self.snapshots.values()]
-            same = [m for m in served if m.publication.version == request.version]
+            kept = [m for m, _ in self.served.values()]
+            known = [*self.models, *self.snapshots.values(), *kept]
+            same = [m for m in known if m.publication.version == request.version]
             if same or names_publication(request):
                 return same[0] if same else None
         if request.exact:
@@ -110,9 +120,25 @@ class PublishedModels:
         keys = [k for k, (r, _) in self.waiting.items() if r.peer not in allowed]
         return self._refuse(keys, PullRefused("not_authorised"))
 
-    def expire(self, before_s: float) -> list[AnswerPull]:
-        """Refuse peers that have waited since before this time."""
+    def expire(self, now_s: float, longest_wait_s: float) -> list[AnswerPull]:
+        """Refuse peers that have waited for longer."""
+        self._set_time(now_s)
+        before_s = now_s - longest_wait_s
         return self._refuse([k for k, (_, since_s) in self.waiting.items() if since_s < before_s])
+
+    def _set_time(self, now_s: float) -> None:
+        self.now_s = now_s
+        since_s = now_s - SERVED_S
+        self.served = {v: kept for v, kept in self.served.items() if kept[1] >= since_s}
+
+    def _serve(self, requested: PullRequested, model: PublishedModel) -> AnswerPull:
+        """Answer a peer, and keep the model for a while."""
+        version = model.publication.version
+        self.served.pop(version, None)
+        self.served[version] = (model, self.now_s)
+        while len(self.served) > MAX_SERVED:
+            del self.served[next(iter(self.served))]
+        return AnswerPull(requested.key, model.answer_to(requested.request))
 
     def _snapshot(self, round_: int, stage: int) -> PublishedModel | None:
         if round_ != self.round:
@@ -137,7 +163,7 @@ class PublishedModels:
             model = self._snapshot(requested.request.round, requested.request.stage)
             if model is not None:
                 del self.waiting[key]
-                answers.append(AnswerPull(key, model.answer_to(requested.request)))
+                answers.append(self._serve(requested, model))
         return answers
 
     def _refuse(self, keys: list[int], refusal: PullRefused | None = None) -> list[AnswerPull]:

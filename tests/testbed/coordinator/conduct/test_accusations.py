@@ -136,7 +136,7 @@ def test_an_answer_nobody_asked_for_has_no_effect():
     assert excluded(harness) == []
 
 
-@pytest.mark.parametrize("code", ["norm", "not_finite", "digest"])
+@pytest.mark.parametrize("code", ["norm", "not_finite", "variance"])
 def test_refuted_accusers_are_named_and_cost_no_more_work(code):
     params = replace(OBSERVED, timeouts=Timeouts(gather_s=5.0, exclude_s=0.1))
     harness = accused_run({"w00", "w01"}, {2, 3}, code, params=params)
@@ -164,6 +164,27 @@ def test_two_digests_of_one_version_accuse_both_and_exclude_nobody():
     assert {("w00", ""), ("w01", "")} & set(named)
     assert "another model" in named["w02", ""]
     assert harness.machine.state.strikes.is_credible(0, harness.machine.state.at_s)
+
+
+@pytest.mark.parametrize("code", ["malformed", "digest", "schema"])
+def test_a_refusal_that_the_observer_cannot_repeat_is_not_refuted(code):
+    """What was wrong with a header or a transfer does not follow from the digest."""
+    params = replace(OBSERVED, timeouts=Timeouts(gather_s=5.0, exclude_s=0.1))
+    harness = accused_run({"w00", "w01"}, {2}, code, params=params)
+    harness.judge = accepts
+    harness.run(60.0)
+    assert len(sent(harness, Judge)) > Guards().strikes
+    assert harness.machine.state.strikes.all_refuted() == []
+    assert ("w02", "") in incidents(harness, "accusation")
+
+
+def test_a_sender_that_repeats_nothing_for_most_of_the_others_is_quarantined():
+    """It serves the observer well, and numbers what it sends to each worker anew."""
+    accusers = {f"w{k:02d}" for k in range(8) if k != 2}
+    harness = accused_run(accusers, {2}, "not_finite")
+    harness.judge = lambda question: Judged(2, question.version, "not_testable", "no_model")
+    harness.run(120.0, lambda: bool(excluded(harness)))
+    assert excluded(harness) == ["w02"]
 
 
 def test_one_false_reporter_loses_only_its_own_link_b7():

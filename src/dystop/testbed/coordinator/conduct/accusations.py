@@ -4,19 +4,26 @@ A worker that refuses a model accuses its sender. The accuser may lie, alone or 
 exclusion follows only if the observer has pulled the same version and refused it, too. The accuser
 itself stops pulling from the sender in any case (`Observations.pull_failed`).
 
-If the observer accepts the model and its digest is the reported one, the accusation is refuted.
-An accuser that is refuted again and again is no longer asked about, but it is never excluded: its
-own norms may differ from those of the others. If the digests differ, either the accuser has lied,
-or the sender serves several models as one version. Nobody can tell which, so nothing follows.
-Nothing follows either if the version is no longer served, or if there is no answer in time.
+If the observer accepts the model under the reported digest, and the refusal followed from the
+model alone, the accusation is refuted. An accuser that is refuted again and again is no longer
+asked about, but it is never excluded: its own norms may differ from those of the others. If the
+digests differ, or if the refusal concerned the header or the transfer, either the accuser has lied,
+or the sender serves others differently. Nobody can tell which, so nothing follows.
+
+An honest sender serves a model again for `SERVED_S` seconds. If it does not serve the accused
+version although the observer asked in time, that counts against it, but only the accuser says that
+this version existed. The sender is excluded when more than half of the other nodes have said so.
+Nothing follows if the observer asked too late, or if there is no answer in time.
 """
 
 from dataclasses import dataclass
 
+from dystop.testbed.coordinator.conduct.misbehaviour import REPEATABLE_CODES
 from dystop.testbed.coordinator.conduct.quarantine import Quarantine
 from dystop.testbed.coordinator.setup import OBSERVER
 from dystop.testbed.coordinator.state import CoordinatorState
 from dystop.testbed.protocol.messages import Incident, Judge, Judged, Pull, Rejected
+from dystop.testbed.protocol.pulls import SERVED_S
 
 ANSWER_S = 30.0  # for the observer to check a model
 
@@ -30,6 +37,7 @@ class Accusation:
     pull: Pull
     refused: Rejected
     is_suspicion: bool  # whether enough others refused models of this sender, too
+    ordered_s: float | None = None  # when the order was issued; None: not known
 
     @property
     def accused(self) -> int:
@@ -100,13 +108,30 @@ class Accusations:
             return self._confirm(accusation, judged)
         if judged.outcome == "accepted":
             self._refute(accusation, judged)
+        elif judged.code == "no_model":
+            return self._not_served(accusation)
         return False
+
+    def _not_served(self, accusation: Accusation) -> bool:
+        """Count a version that the sender could not repeat; return whether the roster changed."""
+        state, sender = self._state, self._state.members.of_node(accusation.accused)
+        ordered_s, version = accusation.ordered_s, accusation.refused.version
+        if sender is None or not version or ordered_s is None or state.at_s > ordered_s + SERVED_S:
+            return False
+        text = f"it cannot serve version {version} again, which it had just announced"
+        state.incidents.record(sender.node, "bad_model", text)
+        consequence = state.strikes.not_served(accusation.reporter, sender.node, state.at_s)
+        if consequence != "quarantine":
+            return False
+        return self._quarantine.quarantine(sender, f"{text}, to more than half of the others")
 
     def _confirm(self, accusation: Accusation, judged: Judged) -> bool:
         state, member = self._state, self._state.members.of_node(judged.node)
         if member is None:
             return False
         text = f"the observer refused version {judged.version}, too: {judged.code}"
+        if judged.code == "no_model":
+            text = "it could not serve the observer again what it had just announced"
         state.incidents.record(member.node, "bad_model", text)
         guards = state.params.guards
         reason = f"{guards.strikes} refused models from {guards.reporters} workers"
@@ -117,12 +142,14 @@ class Accusations:
         sender = state.members.of_node(accusation.accused)
         name = sender.name if sender else str(accusation.accused)
         what = f"refused version {refused.version} of {name}: {refused.code}"
-        if refused.digest in ("", judged.digest):
+        is_same = refused.version > 0 and refused.digest == judged.digest != ""
+        if is_same and refused.code in REPEATABLE_CODES:
             state.strikes.refuted(accusation.reporter, accusation.accused, state.at_s)
             state.write_state()
             text = f"{what}; the observer accepts this model"
             state.incidents.record(accusation.reporter, "accusation", text)
             return
-        text = f"{what}; the observer got another model as this version and accepts it"
+        served = "what it was served" if is_same else "another model that it got as this version"
+        text = f"{what}; the observer accepts {served}"
         for node in (accusation.reporter, accusation.accused):
             state.incidents.record(node, "accusation", text)

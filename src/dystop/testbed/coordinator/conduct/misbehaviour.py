@@ -21,6 +21,8 @@ from dystop.testbed.protocol.messages import RejectCode
 STRIKE_CODES: frozenset[RejectCode] = frozenset(
     {"schema", "size", "digest", "not_finite", "norm", "variance", "malformed"}
 )
+# Those that follow from the digest alone. The rest may have been true for one receiver only.
+REPEATABLE_CODES: frozenset[RejectCode] = frozenset({"not_finite", "norm", "variance"})
 COORDINATOR = -1  # the coordinator as a reporter
 MAX_STRIKES = 256  # remembered per accused member, and refuted ones per reporter
 BURST_S = 5.0  # a member may send the messages of this many seconds at once
@@ -50,6 +52,7 @@ class Strikes:
         self._guards, self._nodes = guards, nodes
         self._against: dict[int, deque[Strike]] = {}
         self._refuted: dict[int, deque[Strike]] = {}  # by reporter
+        self._unserved: dict[int, deque[Strike]] = {}  # by accused; not kept over a restart
         for strike in strikes:
             self._add(strike)
         for strike in refuted:
@@ -103,6 +106,23 @@ class Strikes:
         left = [s for s in self._against.get(accused, ()) if s.reporter != reporter]
         self._against[accused] = deque(left, maxlen=MAX_STRIKES)
 
+    def not_served(self, reporter: int, accused: int, at_s: float) -> Consequence:
+        """Register that a sender could not repeat what it had just sent to a receiver.
+
+        The receiver alone says what that was. The consequence follows when more than half of the
+        other nodes have said so.
+
+        >>> strikes = Strikes(Guards(), nodes=5)
+        >>> [strikes.not_served(i, 4, 0.0) for i in (0, 0, 1, 2)]
+        ['strike', 'strike', 'strike', 'quarantine']
+        """
+        unserved = self._unserved.setdefault(accused, deque(maxlen=MAX_STRIKES))
+        unserved.append(Strike(reporter, accused, at_s))
+        reporters = {s.reporter for s in unserved if self._counts(s, at_s)}
+        credible = sum(self.is_credible(r, at_s) for r in reporters)
+        enough = credible >= self._guards.reporters and 2 * credible > self._nodes - 1
+        return "quarantine" if enough else "strike"
+
     def false_claim(self, accused: int, at_s: float) -> Consequence:
         """Register a false claim that the coordinator detected; return its consequence.
 
@@ -126,6 +146,7 @@ class Strikes:
     def clear(self, accused: int) -> None:
         """Forget all strikes against a member."""
         self._against.pop(accused, None)
+        self._unserved.pop(accused, None)
 
     def all(self) -> list[Strike]:
         """Return all remembered strikes, for the ledger."""
