@@ -131,7 +131,16 @@ def _out_of_bounds(bounds: tuple[Any, ...], value: Any) -> Iterator[str]:
     """Yield the bounds if a number violates one of them; NaN violates all."""
     rules = [(*_COMPARE[type(b)], getattr(b, type(b).__name__.lower())) for b in bounds]
     if not all(holds(value, limit) for _, holds, limit in rules):
-        yield "must be " + " and ".join(f"{sign} {limit}" for sign, _, limit in rules)
+        yield "must be " + " and ".join(f"{sign} {number_text(limit)}" for sign, _, limit in rules)
+
+
+def number_text(limit: float) -> str:
+    """Return a bound as a message shows it.
+
+    >>> number_text(65535), number_text(1e15)
+    ('65535', '1e+15')
+    """
+    return str(limit) if isinstance(limit, int) else f"{limit:g}"
 
 
 def _bad_pair(hints: tuple[Any, ...], value: Any) -> Iterator[str]:

@@ -192,7 +192,7 @@ BAD = {
     "wrong type": (["stop.rounds=many"], "an integer >= 1"),
     "negative": (["stop.seconds=-1"], "a number >= 0"),
     "zero workers": (["fleet.workers=0"], "an integer >= 1"),
-    "range 0": (["world.range_m=0"], "a number > 0"),
+    "range 0": (["world.range_m=0"], "a number >= 0.001"),
     "accuracy": (["stop.accuracy=1.01"], "<= 1"),
     "missing file": (["none.toml"], "none.toml: no such file"),
     "invalid TOML": (["bad.toml"], "line 2"),

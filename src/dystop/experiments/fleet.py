@@ -9,11 +9,13 @@ from pathlib import Path
 import numpy as np
 
 from dystop.control.stopping import Stop
+from dystop.errors import ConfigError
 from dystop.experiments.config import Experiment
 from dystop.sparse import Ints
 from dystop.types import Fleet
 from dystop.world import Trace, TraceWorld, World, read_trace
 
+_LONGEST_S = 1e9  # some thirty years
 _FULL_TOPOLOGY_LIMIT = 1000  # workers; beyond it records hold counts only
 
 
@@ -47,9 +49,21 @@ def keeps_topology(experiment: Experiment) -> bool:
 def make_world(experiment: Experiment, fleet: Fleet) -> World:
     """Return the simulated world, or the recorded one."""
     place = experiment.world, fleet.workers, fleet.model_bytes, experiment.seed, fleet.server
-    if not experiment.trace:
-        return World(*place)
-    return TraceWorld(read_trace(Path(experiment.trace)), *place)
+    if experiment.trace:
+        return TraceWorld(read_trace(Path(experiment.trace)), *place)
+    world = World(*place)
+    check_links(world)
+    return world
+
+
+def check_links(world: World) -> None:
+    """Refuse a world in which no link in reach would carry a model within decades."""
+    link_s = world.observe(1, 0.0).link_s
+    if len(link_s) and (fastest_s := float(link_s.min())) > _LONGEST_S:
+        raise ConfigError(
+            f"world.channel: the fastest link in reach would need {fastest_s:.2g} s for a model; "
+            "use a smaller noise_w, or a larger bandwidth_hz, power_dbm or reference_gain_db"
+        )
 
 
 def make_stop(stop: Stop, world: World) -> Stop:

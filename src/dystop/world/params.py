@@ -3,34 +3,41 @@
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
-from annotated_types import Ge, Gt, Le
+from annotated_types import Ge, Le
 
 from dystop.errors import ConfigError
 from dystop.params import check_bounds, check_order, param, section
 
-Positive = Annotated[float, Gt(0)]
-NotNegative = Annotated[float, Ge(0)]
 Probability = Annotated[float, Ge(0), Le(1)]
 Decibel = Annotated[float, Ge(-300), Le(300)]
+Metres = Annotated[float, Ge(1e-3), Le(1e9)]
+Seconds = Annotated[float, Ge(1e-12), Le(1e9)]
+Pause = Annotated[float, Ge(0), Le(1e9)]
+Speed = Annotated[float, Ge(1e-6), Le(1e6)]
 
 
 @dataclass(frozen=True)
 class Channel:
-    """The radio channel: Shannon rates over a path loss with Rayleigh fading."""
+    """The radio channel: Shannon rates over a path loss with Rayleigh fading.
 
-    bandwidth_hz: Positive = param(1e6, "bandwidth b of a link, in hertz")
-    noise_w: Positive = param(1e-13, "the paper's gamma, in watts")
+    The bounds leave out what no radio has. Within them every rate is a finite number above zero.
+    """
+
+    bandwidth_hz: Annotated[float, Ge(1), Le(1e15)] = param(1e6, "bandwidth b of a link, in hertz")
+    noise_w: Annotated[float, Ge(1e-30), Le(1)] = param(1e-13, "the paper's gamma, in watts")
     noise: Literal["power", "squared"] = param(
         "power",
         "by what p g is divided: power: by noise_w; squared: by noise_w^2, as the formula is "
         "printed (1e-26 for 1e-13), which makes every link faster and nearly equal",
     )
     reference_gain_db: Decibel = param(-43.0, "channel gain G_0 at 1 m, in decibels")
-    path_loss_exponent: NotNegative = param(4.0, "exponent of the path loss over distance")
+    path_loss_exponent: Annotated[float, Ge(0), Le(10)] = param(
+        4.0, "exponent of the path loss over distance"
+    )
     power_dbm: tuple[Decibel, Decibel] = param(
         (10.0, 20.0), "range from which each worker's transmit power is drawn, in dBm"
     )
-    power_fluctuation: NotNegative = param(
+    power_fluctuation: Annotated[float, Ge(0), Le(10)] = param(
         0.1, "standard deviation of the factor on each sender's power in a round"
     )
     fading: bool = param(
@@ -41,7 +48,7 @@ class Channel:
         "independent fading draws over which a transfer averages; 1: as the paper reads literally",
     )
     server_power_dbm: Decibel = param(30.0, "transmit power of the base station, in dBm")
-    min_distance_m: Positive = param(1.0, "smallest distance in the path loss, in metres")
+    min_distance_m: Metres = param(1.0, "smallest distance in the path loss, in metres")
 
     def __post_init__(self) -> None:
         """Raise ConfigError where a value is out of bounds."""
@@ -53,18 +60,20 @@ class Channel:
 class Compute:
     """The speed of the workers."""
 
-    batch_s: Positive | Literal["measure"] = param(
+    batch_s: Seconds | Literal["measure"] = param(
         0.02, "seconds per mini-batch on the reference device (zeta); 'measure': time it first"
     )
     devices: Literal["drawn", "jetson"] = param(
         "drawn",
         "factor on batch_s: drawn: from a normal distribution; jetson: the paper's five boards",
     )
-    spread: NotNegative = param(
+    spread: Annotated[float, Ge(0), Le(1e6)] = param(
         0.4, "standard deviation of the workers' factors on batch_s; 0: all are equal"
     )
-    slowest: Annotated[float, Ge(1)] = param(2.5, "largest factor that a worker can draw")
-    fastest: Annotated[float, Gt(0), Le(1)] = param(0.2, "smallest factor that a worker can draw")
+    slowest: Annotated[float, Ge(1), Le(1e6)] = param(2.5, "largest factor that a worker can draw")
+    fastest: Annotated[float, Ge(1e-6), Le(1)] = param(
+        0.2, "smallest factor that a worker can draw"
+    )
 
     def __post_init__(self) -> None:
         """Raise ConfigError where a value is out of bounds."""
@@ -76,10 +85,12 @@ class Budget:
     """The models that a worker may send and receive in a round."""
 
     enabled: bool = param(True, "whether the bandwidth of workers is limited")
-    models: NotNegative | None = param(
+    models: Annotated[float, Ge(0), Le(1e12)] | None = param(
         None, "mean models per worker and round, before rounding down; unset: 2 ceil(log2 N)"
     )
-    variation: NotNegative = param(0.25, "relative standard deviation of the budget over rounds")
+    variation: Annotated[float, Ge(0), Le(1e6)] = param(
+        0.25, "relative standard deviation of the budget over rounds"
+    )
     binds: Literal["mechanism", "everybody", "nobody"] = param(
         "mechanism",
         "whom budgets bind: mechanism: those that heed them (DySTop, AsyDFL, AsyNG, L2PL); "
@@ -101,10 +112,10 @@ class Mobility:
     """Random waypoint mobility: walk to a random point, pause, walk on."""
 
     enabled: bool = param(False, "whether workers move")
-    speed_mps: tuple[Positive, Positive] = param(
+    speed_mps: tuple[Speed, Speed] = param(
         (0.5, 1.5), "range of walking speeds, in metres per second"
     )
-    pause_s: tuple[NotNegative, NotNegative] = param(
+    pause_s: tuple[Pause, Pause] = param(
         (0.0, 10.0), "range of pauses between two walks, in seconds"
     )
 
@@ -120,8 +131,12 @@ class Churn:
     """Workers that leave and come back."""
 
     enabled: bool = param(False, "whether workers leave and come back")
-    mean_up_s: Annotated[float, Ge(1e-3)] = param(120.0, "mean seconds that a worker stays")
-    mean_down_s: Annotated[float, Ge(1e-3)] = param(30.0, "mean seconds that a worker is absent")
+    mean_up_s: Annotated[float, Ge(1e-3), Le(1e12)] = param(
+        120.0, "mean seconds that a worker stays"
+    )
+    mean_down_s: Annotated[float, Ge(1e-3), Le(1e12)] = param(
+        30.0, "mean seconds that a worker is absent"
+    )
 
     def __post_init__(self) -> None:
         """Raise ConfigError where a value is out of bounds."""
@@ -148,10 +163,8 @@ class Outages:
 class WorldParams:
     """All parameters of the simulated edge network."""
 
-    area_m: tuple[Positive, Positive] = param(
-        (100.0, 100.0), "width and height of the area, in metres"
-    )
-    range_m: Positive = param(
+    area_m: tuple[Metres, Metres] = param((100.0, 100.0), "width and height of the area, in metres")
+    range_m: Annotated[float, Ge(1e-3), Le(1e10)] = param(
         40.0, "largest distance at which two workers can communicate, in metres"
     )
     reach: Literal["strict", "overlay"] = param(

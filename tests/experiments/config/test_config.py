@@ -129,7 +129,7 @@ BAD = {
     "text for bool": (["data.download=yes"], ["true or false"]),
     "negative": (["mechanism.V=-1"], ["mechanism.V = -1", "a number >= 0"]),
     "zero workers": (["fleet.workers=0"], ["fleet.workers = 0", "an integer >= 1"]),
-    "zero range": (["world.range_m=0"], ["world.range_m = 0", "a number > 0"]),
+    "zero range": (["world.range_m=0"], ["world.range_m = 0", "a number >= 0.001"]),
     "accuracy above 1": (["stop.accuracy=1.5"], ["stop.accuracy = 1.5", "<= 1"]),
     "not finite": (["training.learning_rate=inf"], ["training.learning_rate = inf"]),
     "not a number": (["world.range_m=nan"], ["world.range_m = nan", "a finite number"]),

@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_typ
 
 from annotated_types import BaseMetadata, Ge, GroupedMetadata, Gt, Le, Lt, MaxLen, MinLen
 
-from dystop.params import default_of
+from dystop.params import default_of, number_text
 
 UNSET = "unset"  # the word that removes a value, where a key may have none
 
@@ -43,7 +43,7 @@ def _bounds(metadata: tuple[Any, ...]) -> Iterator[str]:
             yield from _bounds(tuple(item))
         elif isinstance(item, BaseMetadata) and type(item) in _SIGNS:
             attribute, sign = _SIGNS[type(item)]
-            yield f"{sign} {getattr(item, attribute)}"
+            yield f"{sign} {number_text(getattr(item, attribute))}"
 
 
 def allowed(hint: Any) -> str:
