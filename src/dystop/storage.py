@@ -143,11 +143,12 @@ class AppendLog:
     Args:
         path: The file; it is created if it is missing.
         offset: Bytes to keep; everything after them is cut off.
+        mode: Permissions of a new file.
     """
 
-    def __init__(self, path: Path, offset: int) -> None:
+    def __init__(self, path: Path, offset: int, mode: int = 0o644) -> None:
         self.offset = offset
-        self._fd = os.open(path, os.O_RDWR | os.O_CREAT | O_NOFOLLOW | NO_WAIT, 0o644)
+        self._fd = os.open(path, os.O_RDWR | os.O_CREAT | O_NOFOLLOW | NO_WAIT, mode)
         os.ftruncate(self._fd, offset)
         self._digest = _digest_of_start(self._fd, offset)
 

@@ -5,6 +5,7 @@ The faults need no root (D-1, D-4, F-7, F-12).
 
 import ast
 import errno
+import json
 import logging
 import os
 import threading
@@ -18,7 +19,7 @@ import pytest
 import dystop.testbed
 from dystop.errors import DystopError
 from dystop.experiments.config import read_experiment
-from dystop.experiments.folders.run_folder import check_name
+from dystop.experiments.folders.run_folder import check_name, open_run
 from dystop.experiments.testbed.enrolment import node_of
 from dystop.experiments.testbed.launch import make_folder
 from dystop.experiments.testbed.threads import run_threads
@@ -124,6 +125,49 @@ def test_a_full_disk_at_the_coordinator_is_survived(tmp_path, monkeypatch):
     assert failures
     assert all("full" in text for text in failures)
     assert [r.round for r in records] == list(range(1, 61))
+    assert check_run(folder) == []
+
+
+@pytest.mark.parametrize("name", ["records.jsonl", "trace.jsonl", "coordinator.json", "run.json"])
+def test_a_full_disk_delays_the_files_of_the_coordinator(tmp_path, monkeypatch, name):
+    """Records, traces and status files wait for space as commits do; each line is written once."""
+    full, refused, shown = threading.Event(), [], []
+    pwrite, replace = os.pwrite, os.replace
+
+    def refuse(path):
+        if full.is_set() and Path(path).name == name:
+            refused.append(path)
+            if len(refused) == 2:
+                full.clear()
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
+
+    def pwrite_unless_full(handle, data, offset):
+        path = os.readlink(f"/proc/self/fd/{handle}")
+        if full.is_set() and Path(path).name == name:
+            pwrite(handle, data[: len(data) // 2], offset)  # what still fits
+        refuse(path)
+        return pwrite(handle, data, offset)
+
+    def replace_unless_full(source, target, **options):
+        refuse(target)
+        replace(source, target, **options)
+        if Path(target).name == "coordinator.json":
+            shown.append(json.loads(Path(target).read_text())["joined"])
+
+    monkeypatch.setattr(os, "pwrite", pwrite_unless_full)
+    monkeypatch.setattr(os, "replace", replace_unless_full)
+    experiment = read_experiment(None, [*SMALL, "stop.rounds=30"])
+    folder, _ = make_folder(experiment, tmp_path, "run")
+    if name == "coordinator.json":
+        full.set()
+    run_threads(folder, CallAtRounds({} if full.is_set() else {5: full.set}))
+    assert len(refused) >= 2
+    run = open_run(folder)
+    assert [r.round for r in run.records] == list(range(1, 31))
+    lines = (folder / "trace.jsonl").read_text().splitlines()
+    assert [json.loads(line)["round"] for line in lines] == list(range(1, 31))
+    assert run.info["status"] == "finished"
+    assert 3 in shown
     assert check_run(folder) == []
 
 

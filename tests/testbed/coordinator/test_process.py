@@ -125,7 +125,7 @@ def test_a_crash_at_any_place_loses_no_round(setting, site, monkeypatch):
     failpoints.arm("")
     seen = {r.round for r in run.records}
     run.process = run.new_process()
-    run.process.published = max(seen, default=0)
+    run.process.published = run.process.traced = max(seen, default=0)
     assert run.process.run() == "10 rounds are over"
     assert [r.round for r in run.records] == list(range(1, 11))
     assert {o.outcome for o in run.ledger.rows("orders")} == {"DONE"}
@@ -182,6 +182,31 @@ def test_a_full_disk_is_an_alarm_and_goes_away(setting):
     assert run.process.run() == "8 rounds are over"
     assert run.alarms == ["disk full", "the disk takes writes again"]
     assert {o.outcome for o in run.ledger.rows("orders")} == {"DONE"}
+
+
+@pytest.mark.parametrize("which", ["_on_record", "_on_trace"])
+def test_a_full_disk_delays_records_and_traces(setting, which):
+    """The line that the disk refused, and all later ones, are written once and in order."""
+    run = setting(setup_for("dystop", 4, 8, params=FAST))
+    write, refused, marked = getattr(run.process, which), [], []
+
+    def full(line):
+        if len(run.records) >= 3 and len(refused) < 2:
+            refused.append(line)
+            marked.append([r.round for r in run.ledger.rows("records") if r.published])
+            raise StorageError("disk full")
+        write(line)
+
+    setattr(run.process, which, full)
+    run.start()
+    assert run.process.run() == "8 rounds are over"
+    assert run.alarms == ["disk full", "the disk takes writes again"]
+    assert [r.round for r in run.records] == list(range(1, 9))
+    assert [t["round"] for t in run.traces] == list(range(1, 9))
+    assert refused[0] == refused[1]
+    first = refused[0]["round"] if isinstance(refused[0], dict) else refused[0].round
+    assert all(first not in rounds for rounds in marked)  # a killed coordinator publishes it again
+    assert all(r.published for r in run.ledger.rows("records"))
 
 
 def claim_epoch(echo, epoch):

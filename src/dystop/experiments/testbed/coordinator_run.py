@@ -8,13 +8,13 @@ import os
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any, Protocol
+from typing import IO, TYPE_CHECKING, Any, Protocol, Self
 
-from dystop.errors import ConfigError, DystopError, RunFolderError
+from dystop.errors import ConfigError, DystopError, RunFolderError, StorageError
 from dystop.experiments.config import Experiment, read_experiment, to_tree
 from dystop.experiments.folders.folder_kinds import writing
 from dystop.experiments.folders.late_scores import LateScoreLog
@@ -51,10 +51,11 @@ from dystop.experiments.testbed.operations import (
 )
 from dystop.foreign_files import LOG_BYTES, check_bounds, open_regular
 from dystop.record import RoundRecord
-from dystop.storage import open_private, remove_temporary_files
+from dystop.storage import PRIVATE, AppendLog, remove_temporary_files
 from dystop.testbed.coordinator.conduct.incidents import IncidentEntry, as_rows
 from dystop.testbed.coordinator.machine import CoordinatorMachine
 from dystop.testbed.coordinator.process import CoordinatorProcess
+from dystop.testbed.coordinator.state import RETRY_S
 from dystop.testbed.coordinator.warm_up import warm_up
 from dystop.testbed.events import FinishRun
 from dystop.testbed.launch.health import HealthFile
@@ -78,33 +79,51 @@ class TraceLog:
     def __init__(self, folder: Path, keep: int) -> None:
         self._folder = folder
         self._before: dict[str, Any] | None = None
+        path = folder / TRACE
+        _, length = _complete_lines(path, keep)
         with writing(folder):
-            self._file = open(folder / TRACE, "ab+", opener=open_private)  # noqa: SIM115
-            check_bounds(self._file, folder / TRACE, LOG_BYTES)
-            self._file.truncate(_lines_to(self._file, keep)[1])
+            self._log = AppendLog(path, length, PRIVATE)
 
     def append(self, line: dict[str, Any]) -> None:
-        """Write one line, without what has not changed since the line before."""
-        short, self._before = without_repeats(line, self._before), line
+        """Write one line, without what has not changed since the line before.
+
+        If it does not fit, none of it is kept, and the caller may try again.
+        """
+        short = without_repeats(line, self._before)
         with writing(self._folder):
-            self._file.write(json.dumps(short, separators=(",", ":")).encode() + b"\n")
-            self._file.flush()
+            self._log.append(json.dumps(short, separators=(",", ":")).encode() + b"\n")
+        self._before = line
+
+    def sync(self) -> None:
+        """Wait until every line is on the disk."""
+        with writing(self._folder):
+            self._log.sync()
 
     def close(self) -> None:
-        """Close the file."""
-        self._file.close()
+        """Close the file. Nothing is buffered, so nothing can be lost here."""
+        self._log.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
 
 
 def _published(folder: Path) -> int:
     """Return how many rounds have a complete line in both files; the ledger resends the others."""
     records, _ = read_lines(folder)
-    path = folder / TRACE
+    return _complete_lines(folder / TRACE, len(records))[0]
+
+
+def _complete_lines(path: Path, most: int) -> tuple[int, int]:
+    """Return how many complete lines a file has, at most `most`, and where the last one ends."""
     try:
         with open_regular(path) as file:
             check_bounds(file, path, LOG_BYTES)
-            return _lines_to(file, len(records))[0]
+            return _lines_to(file, most)
     except FileNotFoundError:
-        return 0
+        return 0, 0
     except OSError as error:
         raise RunFolderError(
             f"{path}: cannot be read: {error.strerror}; move it away, or start a new run"
@@ -112,9 +131,7 @@ def _published(folder: Path) -> int:
 
 
 def _lines_to(file: IO[bytes], most: int) -> tuple[int, int]:
-    """Return how many complete lines a file has, at most `most`, and where the last one ends."""
     lines, start, end = 0, 0, 0
-    file.seek(0)
     while lines < most and (piece := file.read(_PIECE_BYTES)):
         at = -1
         while lines < most and (at := piece.find(b"\n", at + 1)) >= 0:
@@ -148,7 +165,8 @@ class CoordinatorRun:
                 error = DystopError(f"the coordinator ends: {finish.reason}")
                 error.exit_code = finish.code
                 raise error
-            self._record_end(finish.reason, time.monotonic() - began)
+            spent_s = time.monotonic() - began
+            _when_disk_accepts(lambda: self._record_end(finish.reason, spent_s))
         self.health.over(COORDINATOR)
         return finish
 
@@ -167,8 +185,11 @@ class CoordinatorRun:
         setup = coordinator_setup(self.experiment, self.enrolment, past.run or new_run_id())
         warm_up(setup)
         machine = CoordinatorMachine(setup, past)
-        trace = TraceLog(self.folder, done)
-        with RecordLog(self.folder, keep=done) as log, LateScoreLog(self.folder) as late_scores:
+        with (
+            RecordLog(self.folder, keep=done) as log,
+            TraceLog(self.folder, done) as trace,
+            LateScoreLog(self.folder) as late_scores,
+        ):
             process = CoordinatorProcess(
                 transport,
                 machine,
@@ -179,16 +200,13 @@ class CoordinatorRun:
                 _LOG.error,
             )
             process.on_late_score = late_scores.append
-            process.published = done
+            process.published = process.traced = done
             ledger.on_backup_failed = partial(process.incident, COORDINATOR, "backup_failed")
             on_process(process)
             with _publishing_status(self.folder, process, machine, self.health, self.watcher):
-                try:
-                    process.run()
-                finally:
-                    trace.close()
-            log.sync()
-            late_scores.sync()
+                process.run()
+            for each in (log, trace, late_scores):
+                _when_disk_accepts(each.sync)
         assert process.finish is not None  # `run` returns only then
         return process.finish
 
@@ -213,6 +231,16 @@ class CoordinatorRun:
             wall_s=round(before_s + spent_s, 3),
             **record_fingerprints(self.folder),
         )
+
+
+def _when_disk_accepts(write: Callable[[], None]) -> None:
+    """Repeat a write until the disk takes it; a signal ends the wait."""
+    while True:
+        try:
+            return write()
+        except StorageError as error:
+            _LOG.error("%s", error)
+            time.sleep(RETRY_S)
 
 
 @contextmanager
@@ -243,8 +271,9 @@ def _publishing_status(
     def publish_incidents() -> None:
         nonlocal listed
         if (found := process.incidents()) != listed:
-            write_incidents(folder, as_rows(found))
-            listed = found
+            with suppress(OSError):  # the ledger has them; the next turn tries again
+                write_incidents(folder, as_rows(found))
+                listed = found
 
     def publish() -> None:
         last: dict[str, Any] = {}
@@ -257,8 +286,9 @@ def _publishing_status(
             facts = {"address": process.address, "joined": joined, "run": setup.run}
             facts["away"] = quarantined_names(members)
             if facts != last:
-                write_status(folder, pid=os.getpid(), **facts)
-                last = facts
+                with suppress(OSError):  # the run goes on; the next turn tries again
+                    write_status(folder, pid=os.getpid(), **facts)
+                    last = facts
             publish_incidents()
             health.write(process.health())
             pardons.poll()

@@ -9,7 +9,6 @@ import json
 import math
 import secrets
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -380,15 +379,13 @@ def _members(experiment: Experiment, enrolment: Enrolment) -> tuple[Member, ...]
 
 def write_status(folder: Path, **facts: Any) -> None:
     """Write where the coordinator listens and how many workers have joined, for the launcher."""
-    with suppress(OSError):  # only the launcher's display depends on it
-        write_atomic(folder / STATUS, json.dumps(facts).encode(), durable=False)
+    write_atomic(folder / STATUS, json.dumps(facts).encode(), durable=False)
 
 
 def write_incidents(folder: Path, rows: list[dict[str, Any]]) -> None:
     """Write the incidents of members, for the dashboard; the ledger has them as well."""
     content = json.dumps({"incidents": rows}).encode()
-    with suppress(OSError):
-        write_atomic(folder / INCIDENTS, content, mode=PRIVATE, durable=False)
+    write_atomic(folder / INCIDENTS, content, mode=PRIVATE, durable=False)
 
 
 def read_status(folder: Path) -> dict[str, Any]:

@@ -247,7 +247,7 @@ class CoordinatorMachine:
             return
         if self.rounds.is_complete:
             self.records.add(self.rounds.close())
-        self.records.publish_ready()
+        self.records.publish_ready(mark=not self._commits.is_blocked)
         if self.records.evaluations.ask():
             self._rate_limit.grant(OBSERVER)
         if self._is_done():

@@ -9,7 +9,8 @@ import queue
 import threading
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import lru_cache
 from typing import Any, Literal
 
@@ -73,7 +74,9 @@ def _ignore(value: Any) -> None:
 class CoordinatorProcess:
     """Runs a coordinator machine on a transport and a ledger. `run` blocks until the run ends.
 
-    After a restart the machine may publish a round again; rounds up to `published` are skipped.
+    After a restart the machine may publish a round again; rounds up to `published` and `traced` are
+    skipped. What the disk refuses, a commit or a published line, goes back to the machine together
+    with all actions behind it (`CommitFailed`); the machine retries them in the same order.
     """
 
     def __init__(
@@ -99,7 +102,7 @@ class CoordinatorProcess:
         self._epochs_found: list[EpochFound] = []  # events for the next turn
         self._is_disk_full = False
         self._restarts: list[int] = []  # rounds in which the machine started again
-        self.published = 0
+        self.published = self.traced = 0  # the last rounds in the record log and in the trace
         self.finish: FinishRun | None = None
         self.turned_s = time.monotonic()  # when the loop of `run` turned last
         self.on_pardoned: Callable[[str], None] = _ignore
@@ -263,9 +266,19 @@ class CoordinatorProcess:
 
     # Actions ------------------------------------------------------------------------------------
 
-    def _carry_out(self, actions: Sequence[CoordinatorAction]) -> None:
-        for action in actions:
-            self._carry_out_one(action)
+    def _carry_out(self, actions: Sequence[CoordinatorAction]) -> bool:
+        """Execute actions in order; return False if the disk refused one of them.
+
+        The machine then gets the actions from that one on back, and retries them.
+        """
+        for k, action in enumerate(actions):
+            try:
+                self._carry_out_one(action)
+            except _DiskRefusedError as refused:
+                waiting = Commit((), tuple(actions[k:]))
+                self._hold(action if isinstance(action, Commit) else waiting, str(refused))
+                return False
+        return True
 
     def _carry_out_one(self, action: CoordinatorAction) -> None:
         match action:
@@ -276,7 +289,8 @@ class CoordinatorProcess:
             case CloseSession(name):
                 self._close_session(name)
             case PublishRecord() | PublishLateScore():
-                self._publish(action)
+                with _refusals():
+                    self._publish(action)
             case LogWarning(text):
                 _LOG.warning("%s", text)
             case _:
@@ -338,32 +352,45 @@ class CoordinatorProcess:
         if isinstance(action, PublishLateScore):
             self.on_late_score(action.record)
             return
-        if action.record.round <= self.published:
-            return
-        self.published = action.record.round
-        self._on_record(action.record)
-        self._on_trace(action.trace)
+        round_ = action.record.round
+        if round_ > self.published:
+            self._on_record(action.record)
+            self.published = round_
+        if round_ > self.traced:
+            self._on_trace(action.trace)
+            self.traced = round_
 
     def _commit(self, action: Commit) -> None:
         """Write to the ledger, then execute the actions that waited for it."""
         sites = _failpoint_sites(action.entries)
-        try:
+        with _refusals():
             for site in sites:
                 reach(f"coordinator.before_{site}")
             self._ledger.write(action.entries)
-        except (StorageError, OSError) as error:
-            if not self._is_disk_full:
-                self._on_alarm(str(error))
-            self._is_disk_full = True
-            failed = CommitFailed(action, str(error))
-            self._carry_out(self._machine.handle(failed, time.monotonic()))
-            return
-        if self._is_disk_full:
-            self._is_disk_full = False
-            self._on_alarm("the disk takes writes again")
         for site in sites:
             reach(f"coordinator.after_{site}")
-        self._carry_out(action.after_commit)
+        if self._carry_out(action.after_commit) and self._is_disk_full:
+            self._is_disk_full = False
+            self._on_alarm("the disk takes writes again")
+
+    def _hold(self, refused: Commit, text: str) -> None:
+        """Give the machine back what the disk refused."""
+        if not self._is_disk_full:
+            self._on_alarm(text)
+        self._is_disk_full = True
+        self._carry_out(self._machine.handle(CommitFailed(refused, text), time.monotonic()))
+
+
+class _DiskRefusedError(Exception):
+    """A commit or a published line could not be written."""
+
+
+@contextmanager
+def _refusals() -> Iterator[None]:
+    try:
+        yield
+    except (StorageError, OSError) as error:
+        raise _DiskRefusedError(str(error)) from error
 
 
 @lru_cache(maxsize=64)

@@ -137,17 +137,21 @@ class Records:
 
     # Publication --------------------------------------------------------------------------------
 
-    def publish_ready(self) -> None:
+    def _mark_published(self) -> None:
+        for line in self._published.values():
+            self.state.write(replace(line, published=1), KeptLine(f"seen:{line.round}", None))
+        self.state.write(*(KeptLine(f"late:{round_}", None) for round_ in self._late_published))
+        self._published, self._late_published = {}, []
+
+    def publish_ready(self, *, mark: bool = True) -> None:
         """Publish, in order, the records that wait for nothing, and late scores.
 
-        The next commit marks them as published. A crash in between publishes a record twice rather
-        than never.
+        The next commit marks them as published, if the disk has not refused them (`mark`). A crash
+        in between publishes a record twice rather than never.
         """
         state = self.state
-        for line in self._published.values():
-            state.write(replace(line, published=1), KeptLine(f"seen:{line.round}", None))
-        state.write(*(KeptLine(f"late:{round_}", None) for round_ in self._late_published))
-        self._published, self._late_published = {}, []
+        if mark:
+            self._mark_published()
         while self.held:
             round_, held = next(iter(self.held.items()))
             if held.line.score is None and state.at_s < held.until_s:
