@@ -45,13 +45,13 @@ def test_sources_share_their_words_and_differ_in_favourites():
 def test_a_table_has_classes_and_numbers_of_one_law():
     params = TableParams(train=300, test=100, features=6, classes=3, noise=0.0)
     data = make_table(params, 0)
-    assert data.shape == (6, 1, 1)
+    assert data.shape == (6,)
     assert data.values == 1
     assert np.array_equal(data.targets[0], make_table(params, 0).targets[0])
     assert not np.array_equal(data.targets[0], make_table(params, 1).targets[0])
-    x = np.c_[data.x_train[:, :, 0, 0], np.ones(300)]
+    x = np.c_[data.x_train, np.ones(300)]
     found, *_ = np.linalg.lstsq(x, data.targets[0][:, 0], rcond=None)
-    test = np.c_[data.x_test[:, :, 0, 0], np.ones(100)] @ found
+    test = np.c_[data.x_test, np.ones(100)] @ found
     error = np.square(test - data.targets[1][:, 0]).mean()
     assert 0.02 < error < 0.9  # a linear model explains a part, and not everything
 

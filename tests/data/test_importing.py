@@ -81,10 +81,10 @@ def test_images_are_scaled_on_request():
 def test_a_table_gives_features_classes_and_groups():
     Path("sick.csv").write_text(TABLE)
     data = import_data("sick.csv", target="sick", groups=["hospital"], drop=["income"])
-    assert (data.shape, data.class_names) == ((3, 1, 1), ("no", "yes"))
+    assert (data.shape, data.class_names) == ((3,), ("no", "yes"))
     assert (len(data.y_train), len(data.y_test)) == (32, 8)
     assert data.x_train.dtype == np.float32
-    np.testing.assert_allclose(data.x_train[:, :, 0, 0].mean(axis=0), 0, atol=1e-5)
+    np.testing.assert_allclose(data.x_train.mean(axis=0), 0, atol=1e-5)
     assert set(data.columns["hospital"]) == {"h0", "h1", "h2", "h3"}
     assert len(data.columns["hospital"]) == 32
 

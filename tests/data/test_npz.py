@@ -48,7 +48,7 @@ def test_class_names_and_column_labels(tmp_path):
 @pytest.mark.parametrize(
     ("stored", "read", "axes"),
     [
-        ((7,), (7, 1, 1), None),
+        ((7,), (7,), None),
         ((9, 6), (1, 9, 6), None),
         ((3, 9, 6), (3, 9, 6), None),
         ((9, 6, 3), (3, 9, 6), (0, 3, 1, 2)),

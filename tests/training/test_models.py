@@ -121,7 +121,9 @@ def test_a_transformer_scores_every_token_or_a_whole_sample(name, parameters):
 
 
 def test_models_of_tokens_and_of_numbers_are_not_confused():
-    with pytest.raises(ConfigError, match=r"'cnn' takes numbers.*token ids.*transformer.*'task'"):
+    with pytest.raises(
+        ConfigError, match=r"'cnn' takes numbers.*token ids.*transformer.*convert it to float"
+    ):
         build_for("cnn", TEXT, (3,), seed=0)
     with pytest.raises(ConfigError, match=r"'transformer' takes token ids.*numbers.*mlp"):
         build_model("transformer", 1, (4, 4), 3, seed=0)
@@ -159,7 +161,7 @@ class Net(nn.Sequential):
         super().__init__(nn.Flatten(), nn.Linear(size[0] * size[1], classes))
 
 def everything(**given):
-    assert sorted(given) == ["channels", "classes", "size"]
+    assert sorted(given) == ["channels", "classes", "features", "size"]
     return Net(given["size"], given["classes"])
 
 def wrong_shape(classes): return nn.Sequential(nn.Flatten(), nn.Linear(16, classes + 1))

@@ -110,9 +110,9 @@ def _describe_model(name: str) -> None:
 def _tasks() -> Listing:
     from dystop.training.tasks.catalogue import TASKS
 
-    rows = [(name, task.score, task.model, task.meaning) for name, task in TASKS.items()]
+    rows = [(name, task.score, task.meaning) for name, task in TASKS.items()]
     own = "task.name=auto takes that of the data set; or your own: task.name=package.module:Task"
-    return Listing(("task", "score", "model", "summary"), rows, [own])
+    return Listing(("task", "score", "summary"), rows, [own])
 
 
 def _describe_task(name: str) -> None:
@@ -120,13 +120,13 @@ def _describe_task(name: str) -> None:
 
     task = TASKS[name]
     typer.echo(f"{name}: {task.meaning}")
-    typer.echo(f"  score: {task.score}   model.name=task: {task.model}")
-    typer.echo(f"  dystop run task.name={name} model.name=task")
+    typer.echo(f"  score: {task.score}")
+    typer.echo(f"  dystop run task.name={name}")
 
 
 _DATA_COLUMNS = (
     "data set",
-    "channels x height x width (or tokens)",
+    "channels x height x width (or features, or tokens)",
     "classes",
     "train / test",
     "task",

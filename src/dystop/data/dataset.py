@@ -22,7 +22,7 @@ _CHUNK = 128  # images summed at a time: few enough to stay in the caches
 
 
 class Splits(NamedTuple):
-    """Images [n, C, H, W] and labels [n] of both splits, as a reader found them."""
+    """Samples [n, ...] and labels [n] of both splits, as a reader found them."""
 
     x_train: Images
     y_train: Ints
@@ -40,7 +40,7 @@ class Dataset:
     """
 
     name: str
-    x_train: Images  # [n, C, H, W], or token ids [n, T]
+    x_train: Images  # [n, C, H, W], features of a table [n, F], or token ids [n, T]
     y_train: Ints  # [n]
     x_test: Images
     y_test: Ints
@@ -56,7 +56,7 @@ class Dataset:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Shape of one sample: channels, height and width of an image, or the number of tokens."""
+        """Shape of one sample: channels, height and width, or the number of features or tokens."""
         return self.x_train.shape[1:]
 
     @property
@@ -156,10 +156,11 @@ def _check_alike(source: str, train: Images, test: Images) -> None:
 
 
 def channel_stats(x: Images) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    """Return the mean and the standard deviation of each channel of uint8 images, in units of 255.
+    """Return the mean and the standard deviation of each channel of bytes, in units of 255.
 
-    Sums are integers, so the result is the same on every machine. A constant channel gets a
-    deviation of 1, so that nobody divides by zero. Float images get mean 0 and deviation 1.
+    A feature of a table is a channel. Sums are integers, so the result is the same on every
+    machine. A constant channel gets a deviation of 1, so that nobody divides by zero. Floats get
+    mean 0 and deviation 1.
 
     >>> channel_stats(np.full((2, 1, 2, 2), 51, np.uint8))
     ((0.2,), (1.0,))
@@ -177,11 +178,12 @@ def moments(x: Images) -> tuple[tuple[float, ...], tuple[float, ...]]:
     channels = x.shape[1]
     if x.dtype != np.uint8:
         return (0.0,) * channels, (1.0,) * channels
+    others = (0, *range(2, x.ndim))  # all axes but that of the channels
     total, squares = np.zeros(channels, np.int64), np.zeros(channels, np.int64)
     for start in range(0, len(x), _CHUNK):
         part = x[start : start + _CHUNK].astype(np.int64)
-        total += part.sum(axis=(0, 2, 3))
-        squares += np.square(part).sum(axis=(0, 2, 3))
+        total += part.sum(axis=others)
+        squares += np.square(part).sum(axis=others)
     count = x.size // channels
     mean = total / count
     std = np.sqrt(np.maximum(squares / count - mean**2, 0.0))

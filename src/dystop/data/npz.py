@@ -1,7 +1,8 @@
 """A data set in one `.npz` file with x_train, y_train, x_test, y_test (and class_names).
 
 Images: uint8 (0..255), or float32 / float64, which become float32. Shapes: [n, H, W],
-[n, C, H, W], [n, H, W, C], or [n, F] for feature vectors, which become [n, F, 1, 1].
+[n, C, H, W] or [n, H, W, C].
+Tables: the same types, [n, F].
 Labels: integers from 0, [n] or [n, 1].
 Token ids: integers of any other type, [n, T].
 Further arrays are optional. `target_train` and `target_test` are what is learned in place of the
@@ -44,6 +45,8 @@ _UNREADABLE = (
     OSError, EOFError, ValueError, TypeError, NotImplementedError, RuntimeError, MemoryError,
     zipfile.BadZipFile, zlib.error,
 )  # fmt: skip
+IF_TABLE = "if this is a table, convert it to float"
+"""Advice where integers [n, T] may be features of a table."""
 _ADVICE = "Save it again with numpy.savez_compressed"
 
 
@@ -132,7 +135,7 @@ def to_arrays(data: Dataset) -> dict[str, NDArray[Any]]:
 def _with_facts(where: Path | str, made: Dataset, raw: Mapping[str, NDArray[Any]]) -> Dataset:
     """Return a data set with the optional facts of its arrays."""
     targets = _targets(where, made, raw)
-    is_text = made.x_train.ndim == 2
+    is_text = _are_tokens(made.x_train)
     ids = (made.x_train, made.x_test, *(targets or ())) if is_text else ()
     largest = 1 + max((int(part.max()) for part in ids if part.dtype.kind == "i"), default=-1)
     usual = "classification" if targets is None else "next-token" if is_text else "regression"
@@ -271,7 +274,7 @@ def _claimed_bytes(member: IO[bytes]) -> int:
 
 
 def _images(where: Path | str, key: str, x: NDArray[Any]) -> Images:
-    if x.ndim == 2 and x.dtype.kind in "iu" and x.dtype != np.uint8:
+    if _are_tokens(x):
         return _token_ids(where, key, x)
     x = _channels_first(where, key, x)
     if x.dtype == np.uint8:
@@ -283,10 +286,15 @@ def _images(where: Path | str, key: str, x: NDArray[Any]) -> Images:
     return np.ascontiguousarray(x, np.float32)
 
 
+def _are_tokens(x: NDArray[Any]) -> bool:
+    """Return whether samples are token ids: integers [n, T], where bytes are features."""
+    return x.ndim == 2 and x.dtype.kind in "iu" and x.dtype != np.uint8
+
+
 def _token_ids(where: Path | str, key: str, x: NDArray[Any]) -> NDArray[np.int16]:
     if x.size and not 0 <= int(x.min()) <= int(x.max()) < 2**15:
-        wrong = f"{key} holds token ids from {x.min()} to {x.max()}"
-        raise _unusable(where, wrong, "token ids from 0 to 32767")
+        wrong = f"{key} holds integers from {x.min()} to {x.max()}, which are taken for token ids"
+        raise _unusable(where, wrong, f"0 to 32767; {IF_TABLE}")
     return np.ascontiguousarray(x, np.int16)
 
 
@@ -298,9 +306,12 @@ def _unusable(where: Path | str, wrong: str, expected: str) -> DataError:
 
 
 def _channels_first(where: Path | str, key: str, x: NDArray[Any]) -> NDArray[Any]:
-    """Return images as [n, C, H, W]; the rules below, in order, find the channel axis."""
+    """Return images as [n, C, H, W]; the rules below, in order, find the channel axis.
+
+    A table stays [n, F].
+    """
     if x.ndim == 2:
-        return x[:, :, None, None]
+        return x
     if x.ndim == 3:
         return x[:, None]
     if x.ndim == 4:
@@ -309,12 +320,13 @@ def _channels_first(where: Path | str, key: str, x: NDArray[Any]) -> NDArray[Any
             return x
         if c <= _FEW < b:  # [n, H, W, C] with few channels
             return x.transpose(0, 3, 1, 2)
-        if b == c:  # [n, C, H, W], many channels, square; also [n, F, 1, 1]
+        if b == c:  # [n, C, H, W], many channels, square
             return x
         if a == b:  # [n, H, W, C], many channels, square
             return x.transpose(0, 3, 1, 2)
-    wrong = f"{key} has shape {x.shape}, whose channel axis is ambiguous"
-    raise _unusable(where, wrong, "[n, F], [n, H, W], [n, C, H, W] or [n, H, W, C]")
+    unclear = ", whose channel axis is ambiguous" if x.ndim == 4 else ""
+    expected = "[n, F] for a table, [n, H, W], [n, C, H, W] or [n, H, W, C] for images"
+    raise _unusable(where, f"{key} has shape {x.shape}{unclear}", expected)
 
 
 def _labels(where: Path | str, key: str, y: NDArray[Any]) -> Ints:
@@ -349,8 +361,7 @@ def with_labels(arrays: Mapping[str, NDArray[Any]]) -> Mapping[str, NDArray[Any]
         edges = np.quantile(first, shares) if first.size else np.zeros(0)
         labels = {"y_train": _bin_of(train, edges), "y_test": _bin_of(test, edges)}
         return {**arrays, **labels, **targets}
-    is_text = x.ndim == 2 and x.dtype.kind in "iu" and x.dtype != np.uint8
-    if is_text and train.shape == x.shape:
+    if _are_tokens(x) and train.shape == x.shape:
         same = {key: np.zeros(len(arrays[key]), np.int64) for key in ("y_train", "y_test")}
         return {**arrays, **same, **targets}
     return arrays

@@ -14,7 +14,7 @@ import numpy as np
 from annotated_types import Ge, Gt
 
 from dystop.data.dataset import Dataset, Images, moments
-from dystop.data.npz import read_samples
+from dystop.data.npz import IF_TABLE, read_samples
 from dystop.errors import DataError
 from dystop.foreign_files import JSON_BYTES, read_bounded
 from dystop.params import param
@@ -29,7 +29,9 @@ class PrivateData:
     """The section `data.private`: what the data files of all workers have in common."""
 
     classes: Annotated[int, Ge(0)] = param(0, "number of classes; 0: no worker brings its own data")
-    shape: tuple[Annotated[int, Ge(1)], ...] = param((), "channels, height, width of an image")
+    shape: tuple[Annotated[int, Ge(1)], ...] = param(
+        (), "channels, height, width of an image; or features of a row"
+    )
     mean: tuple[float, ...] = param(
         (), "mean of each channel over all workers; bytes count as 0..1"
     )
@@ -42,8 +44,8 @@ class Facts:
 
     data_size: int
     label_counts: tuple[int, ...]
-    shape: tuple[int, ...]  # channels, height, width
-    pixels: str  # uint8, or float32 for images that are read unchanged
+    shape: tuple[int, ...]  # channels, height, width; or the features of a table
+    pixels: str  # uint8, or float32 for samples that are read unchanged
     mean: tuple[float, ...]  # of each channel; bytes count as 0..1
     std: tuple[float, ...]
 
@@ -58,7 +60,7 @@ def describe(path: Path, classes: int = 0) -> Facts:
     Raises:
         DataError: The file cannot be used, or a label is not below `classes`.
     """
-    x, y = read_samples(path)
+    x, y = _numbers(path)
     if classes and (largest := int(y.max())) >= classes:
         raise DataError(
             f"{path}: label {largest} is out of range; {classes} classes have labels 0 to "
@@ -66,6 +68,17 @@ def describe(path: Path, classes: int = 0) -> Facts:
         )
     counts = np.bincount(y, minlength=classes)
     return Facts(len(y), tuple(counts.tolist()), x.shape[1:], str(x.dtype), *moments(x))
+
+
+def _numbers(path: Path) -> tuple[Images, Ints]:
+    """Read the samples of a host; refuse token ids, whose vocabulary nobody knows."""
+    x, y = read_samples(path)
+    if x.dtype.kind == "i":
+        raise DataError(
+            f"{path}: the samples are integers, which are taken for token ids; private data are "
+            f"images or tables; {IF_TABLE}"
+        )
+    return x, y
 
 
 def to_line(facts: Facts) -> str:
@@ -100,7 +113,7 @@ def combine(hosts: Sequence[Facts]) -> PrivateData:
     for facts in hosts:
         if (facts.shape, facts.pixels) != (first.shape, first.pixels):
             raise DataError(
-                f"one host has images of shape {facts.shape} and type {facts.pixels}, another of "
+                f"one host has samples of shape {facts.shape} and type {facts.pixels}, another of "
                 f"shape {first.shape} and type {first.pixels}; all workers need the same"
             )
     share = np.array([facts.data_size for facts in hosts], float)
@@ -115,11 +128,11 @@ def combine(hosts: Sequence[Facts]) -> PrivateData:
 
 def own_samples(path: Path, private: PrivateData) -> Dataset:
     """Read a worker's own file. The data set has one test image, which nobody uses."""
-    x, y = read_samples(path)
+    x, y = _numbers(path)
     if x.shape[1:] != private.shape:
         raise DataError(
-            f"{path}: images have shape {x.shape[1:]} (channels, height, width); data.private.shape"
-            f" is {private.shape}"
+            f"{path}: a sample has shape {x.shape[1:]} (channels, height, width, or features); "
+            f"data.private.shape is {private.shape}"
         )
     if y.max() >= private.classes:
         raise DataError(

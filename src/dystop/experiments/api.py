@@ -109,7 +109,8 @@ def simulate(  # noqa: PLR0913 (the arguments that almost every script sets)
         dataset: Name of a data set, path of an `.npz` file, a `Dataset`, or NumPy arrays: a dict
             with x_train, y_train, x_test and y_test, or a tuple of them in this order.
         model: Name of a model, a torch module that is copied with its weights, or a factory that
-            takes any of the keyword arguments channels, size and classes.
+            takes any of the keyword arguments features, channels, size and classes. By default it
+            follows the samples: cnn, mlp or transformer.
         task: Name of a task, or a `Task` object; by default the one that the data set is made for.
         rounds: Number of rounds, which is also the horizon; 60 if not given.
         seed: Seed of all randomness.

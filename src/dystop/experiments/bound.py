@@ -206,7 +206,7 @@ def regression_of(experiment: Experiment) -> convex.Regression:
     data = load_data(experiment)
     shards = tuple(split_data(experiment, data))
     scale = 255.0 if data.x_train.dtype == np.uint8 else 1.0
-    per_channel = (1, -1, 1, 1)
+    per_channel = (1, -1, *(1,) * (data.x_train.ndim - 2))
     mean, std = (np.reshape(v, per_channel) for v in (data.mean, data.std))
     inputs = (data.x_train / scale - mean) / std
     x, y = convex.unit_rows(inputs), data.y_train.astype(np.int64)

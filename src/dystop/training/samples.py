@@ -50,7 +50,7 @@ class Source(Protocol):
 class Arrays:
     """A data set given as arrays."""
 
-    x_train: NDArray[Any]  # [n, C, H, W] uint8, or float32; or token ids [n, T]
+    x_train: NDArray[Any]  # [n, C, H, W] or [n, F], uint8 or float32; or token ids [n, T]
     y_train: NDArray[Any]  # [n], or more numbers for each sample
     x_test: NDArray[Any]
     y_test: NDArray[Any]

@@ -37,7 +37,7 @@ class ModelCard:
     """What one must know to use a model: its architecture, its inputs and its classes."""
 
     model: str  # of the catalogue, or "package.module:factory"
-    shape: tuple[int, ...]  # channels, height and width of one image, or the number of tokens
+    shape: tuple[int, ...]  # channels, height and width; or the number of features or tokens
     classes: int
     class_names: tuple[str, ...]
     mean: tuple[float, ...]  # per channel; bytes count as 0..1
@@ -68,9 +68,9 @@ class LoadedModel:
 
     @torch.no_grad()
     def __call__(self, images: NDArray[Any] | Tensor) -> Tensor:
-        """Return the logits [n, K] of images [n, C, H, W]: bytes, or floats as in the data set.
+        """Return the logits [n, K] of samples as they are in the data set: bytes, or floats.
 
-        The samples of a text are token ids [n, T].
+        Images are [n, C, H, W], rows of a table [n, F], and the samples of a text token ids [n, T].
         """
         x = torch.as_tensor(images)
         if self.card.tokens:

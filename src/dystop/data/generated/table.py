@@ -34,7 +34,7 @@ class TableParams:
 
 
 def make_table(params: TableParams, seed: int) -> Dataset:
-    """Generate the table of a seed: features [n, F, 1, 1], classes, and one number for each row."""
+    """Generate the table of a seed: features [n, F], classes, and one number for each row."""
     x_train, y_train, train = _rows(params, params.train, seed, "train")
     x_test, y_test, test = _rows(params, params.test, seed, "test")
     made = assemble(
@@ -66,4 +66,4 @@ def _rows(
     drawn = (scores(x) - usual.mean(axis=0)) / usual.std(axis=0)
     drawn += params.noise * rng.standard_normal(drawn.shape)
     labels = ints(drawn[:, :-1].argmax(axis=1))
-    return x.astype(np.float32)[:, :, None, None], labels, drawn[:, -1:].astype(np.float32)
+    return x.astype(np.float32), labels, drawn[:, -1:].astype(np.float32)

@@ -96,7 +96,7 @@ def import_data(  # noqa: PLR0913 (what foreign data may need)
 
     >>> pairs = [([k / 9, k % 2], k % 2) for k in range(10)]
     >>> import_data(pairs, test=pairs[:4]).x_train.shape
-    (10, 2, 1, 1)
+    (10, 2)
     """
     if task not in ("auto", "classification", "regression"):
         raise ConfigError(f"task = {task!r}; expected 'auto', 'classification' or 'regression'")

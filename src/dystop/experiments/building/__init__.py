@@ -13,6 +13,7 @@ from dystop.experiments.building.models import (
     make_trainer,
     measured,
     task_of,
+    with_named_model,
     with_noted_base,
 )
 from dystop.experiments.building.samples import (
@@ -55,5 +56,6 @@ __all__ = [
     "split_data",
     "task_of",
     "whole_data",
+    "with_named_model",
     "with_noted_base",
 ]

@@ -14,6 +14,7 @@ from dystop.sparse import Ints
 from dystop.training.adapters import Adapter, with_adapters
 from dystop.training.local_steps.privacy import Privacy
 from dystop.training.models.build import CustomModel, build_for
+from dystop.training.models.catalogue import usual_model
 from dystop.training.samples import Arrays, samples_of
 from dystop.training.saved import ModelCard, base_file, base_sha256, load_base
 from dystop.training.tasks.build import make_task
@@ -104,7 +105,7 @@ def make_module(
 ) -> nn.Module:
     """Return the initial model for this data set and this task."""
     kind, spec = sample_kind(data), experiment.model
-    name = model_of_task(experiment, task) if model is None else model
+    name = _name_of_model(experiment, data, task) if model is None else model
     module = build_for(name, kind, task.outputs(kind), experiment.seed, spec.folder)
     if spec.base:
         load_base(module, Path(spec.base), spec.base_sha256)
@@ -135,10 +136,17 @@ def with_noted_base(experiment: Experiment) -> Experiment:
     return replace(experiment, model=replace(spec, base=str(path), base_sha256=digest))
 
 
-def model_of_task(experiment: Experiment, task: Task) -> str:
-    """Return the name of the model, or that of the task's own model."""
+def with_named_model(experiment: Experiment, data: Dataset | Labels, task: Task) -> Experiment:
+    """Replace `model.name = "task"` by the model that it stands for, so that a run notes it."""
+    name = _name_of_model(experiment, data, task)
+    return replace(experiment, model=replace(experiment.model, name=name))
+
+
+def _name_of_model(experiment: Experiment, data: Dataset | Labels, task: Task) -> str:
     name = experiment.model.name
-    return task.default_model if name == OWN_MODEL else name
+    if name != OWN_MODEL:
+        return name
+    return task.default_model or usual_model(data.shape, data.tokens)
 
 
 def measured(experiment: Experiment, trainer: Trainer) -> Experiment:
@@ -152,7 +160,7 @@ def measured(experiment: Experiment, trainer: Trainer) -> Experiment:
 
 def card_of(experiment: Experiment, data: Dataset, task: Task) -> ModelCard:
     """Return the card that is saved with a trained model of this experiment."""
-    name = model_of_task(experiment, task)
+    name = _name_of_model(experiment, data, task)
     card = ModelCard(name, data.shape, data.classes, data.class_names, data.mean, data.std)
     if (adapter := adapter_of(experiment)) is not None:
         spec = experiment.model

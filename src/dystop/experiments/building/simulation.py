@@ -35,6 +35,7 @@ from dystop.experiments.building.models import (
     make_trainer,
     measured,
     task_of,
+    with_named_model,
     with_noted_base,
 )
 from dystop.experiments.building.samples import (
@@ -118,6 +119,7 @@ def build(
     shards = shards_of(owner, experiment.fleet.workers)
     wrong = with_wrong_labels(experiment, data, shards)
     trainer = make_trainer(experiment, wrong, shards, model, task)
+    experiment = with_named_model(experiment, data, trainer.task)
     experiment = measured(experiment, trainer)
     memory = _estimate(experiment, trainer)
     if not elsewhere:
@@ -142,6 +144,7 @@ def _build_plan(
     owner = sample_owners(experiment, labels)
     counts = split_counts(labels.y_train, labels.classes, owner, experiment.fleet.workers)
     task = task or task_of(experiment, labels)
+    experiment = with_named_model(experiment, labels, task)
     module_layout = layout_of(make_module(experiment, labels, task, model))
     layout = StateLayout(module_layout, optimiser_of(experiment.training)).whole
     trainer = NoTraining(layout, counts.sum(axis=1), experiment.training.batch)

@@ -25,7 +25,7 @@ from dystop.params import param, section
 from dystop.simulator.params import EngineParams
 from dystop.testbed.params import TestbedParams
 from dystop.training.params import PrivacyParams, TrainerParams
-from dystop.training.tasks.catalogue import AUTO
+from dystop.training.tasks.catalogue import AUTO, OWN_MODEL
 from dystop.types import Mechanism
 from dystop.world.adversary import Adversary
 from dystop.world.energy import Energy
@@ -86,9 +86,9 @@ class ModelParams:
     """What is trained."""
 
     name: str = param(
-        "cnn",
-        "model; 'dystop list models' shows them; or package.module:factory; task: the task's own; "
-        "or flower:package.module:app",
+        OWN_MODEL,
+        "model; 'dystop list models' shows them; or package.module:factory, or "
+        "flower:package.module:app; task: the usual one for the task and the samples",
     )
     folder: str = param(
         "", "folder of package.module:factory; empty: beside the file that names it, or installed"

@@ -42,6 +42,7 @@ from dystop.experiments.folders.trust import PLAN, signature_of
 from dystop.foreign_files import folder_within, refuse_links
 from dystop.params import flatten
 from dystop.storage import file_sha256, read_json, write_atomic
+from dystop.training.tasks.catalogue import OWN_MODEL
 
 _MOST_DIFFERENCES = 4
 _NOTED_BY_RUNS = {"model.base", "model.base_sha256"}  # a run notes which file its base is
@@ -216,6 +217,8 @@ def _other_settings(planned: Mapping[str, Any], ran: Mapping[str, Any]) -> Itera
     default = {key.name: key.default for key in every_key()}
     for key in (planned.keys() | ran.keys()) - _NOTED_BY_RUNS:
         was = planned.get(key, default.get(key, ran.get(key)))
+        if (key, was) == ("model.name", OWN_MODEL):
+            continue  # a run notes which model it is
         if was != ran.get(key) and json.dumps(was) != json.dumps(ran.get(key)):
             yield f"{key} is {_shown(ran.get(key))} here, {_shown(was)} in the plan"
 

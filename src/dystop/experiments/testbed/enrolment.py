@@ -268,11 +268,12 @@ def check_private(experiment: Experiment) -> None:
     private = experiment.data.private
     if not private.classes:
         return
-    channels = private.shape[0] if len(private.shape) == 3 else 0
+    channels = private.shape[0] if len(private.shape) in (1, 3) else 0
     if not channels == len(private.mean) == len(private.std):
         raise ConfigError(
-            "data.private: shape must be [channels, height, width], and mean and std need one "
-            "number for each channel; 'dystop data enrol' prints them"
+            "data.private: shape must be [channels, height, width] of images or [features] of a "
+            "table, and mean and std need one number for each channel or feature; 'dystop data "
+            "enrol' prints them"
         )
 
 

@@ -16,6 +16,7 @@ from dystop.experiments.building import (
     make_trainer,
     measured,
     sample_owners,
+    with_named_model,
     with_noted_base,
 )
 from dystop.experiments.config import Experiment
@@ -73,6 +74,7 @@ def prepare(experiment: Experiment, enrolled: tuple[Enrolled, ...] | None = None
     noted = {} if unseen else fingerprint(data, sample_owners(experiment, labels_of(data)))
     trainer = make_trainer(one_training_at_a_time(experiment), data, shards)
     warm_up(trainer, shards)
+    experiment = with_named_model(experiment, data, trainer.task)
     experiment = measured(experiment, trainer)
     fleet = fleet_of(experiment, counts, model_bytes_on_wire(experiment, trainer))
     enrolment = Enrolment(

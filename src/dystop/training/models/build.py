@@ -6,6 +6,7 @@ A user's own model is an import path, a factory or a module that serves as a pro
 
 import copy
 import inspect
+import math
 from collections.abc import Callable
 from importlib import import_module
 from typing import Any
@@ -13,8 +14,9 @@ from typing import Any
 import torch
 from torch import nn
 
+from dystop.data.npz import IF_TABLE
 from dystop.errors import ConfigError, nearest
-from dystop.training.models.catalogue import MODELS, ModelEntry
+from dystop.training.models.catalogue import MODELS, ModelEntry, takes_images
 from dystop.training.randomness import seed_generators
 from dystop.training.tasks.task import SampleKind
 from dystop.user_code import blamed, choose, import_object, summary
@@ -80,8 +82,8 @@ def build_for(
         if ":" in name:
             factory = import_object("model", name, folder, EXPECTED)
             return _from_factory(name, factory, kind, outputs)
-        entry = _entry(name, kind)
-        return _factory(entry)(**_offered(kind, outputs))
+        made = _factory(_entry(name, kind))
+        return made(**_accepted(made, _offered(kind, outputs)))
 
 
 def _offered(kind: SampleKind, outputs: tuple[int, ...]) -> dict[str, Any]:
@@ -95,7 +97,12 @@ def _offered(kind: SampleKind, outputs: tuple[int, ...]) -> dict[str, Any]:
             "per_token": per_token,
         }
     channels, *size = kind.shape
-    return {"channels": channels, "size": tuple(size), "classes": outputs[-1]}
+    return {
+        "features": math.prod(kind.shape),
+        "channels": channels,
+        "size": tuple(size),
+        "classes": outputs[-1],
+    }
 
 
 def model_name(model: str | CustomModel) -> str:
@@ -132,11 +139,11 @@ def _entry(name: str, kind: SampleKind) -> ModelEntry:
         wants, has = ("token ids", "numbers") if entry.tokens else ("numbers", "token ids")
         raise ConfigError(
             f"model = {name!r} takes {wants}, but the samples of the data set are {has}; use one "
-            f"of {suited}, or model.name = 'task'"
+            f"of {suited}, or leave model.name out{_if_table(kind)}"
         )
-    side, size = entry.minimal_side, kind.shape[1:]
-    if side is not None and (len(size) != 2 or min(size) < side):
-        given = "x".join(map(str, size)) or "no image"
+    if not takes_images(entry, kind.shape):
+        given = "x".join(map(str, kind.shape[1:])) or "none: a sample is a row of a table"
+        side = entry.minimal_side
         raise ConfigError(
             f"model = {name!r} needs images of at least {side}x{side} pixels, but the data set "
             f"has {given}; use 'mlp' or 'softmax', or a data set of larger images"
@@ -144,10 +151,15 @@ def _entry(name: str, kind: SampleKind) -> ModelEntry:
     return entry
 
 
+def _if_table(kind: SampleKind) -> str:
+    """Return advice for samples that may have become token ids by mistake."""
+    return f"; its integers are taken for token ids: {IF_TABLE}" if kind.tokens else ""
+
+
 EXPECTED = (
     "expected 'package.module:factory', where factory is a callable (or a class) that takes "
-    "any of the keyword arguments channels, size=(height, width), classes (for token ids: tokens, "
-    "length, classes, per_token) and returns a torch.nn.Module"
+    "any of the keyword arguments features, classes, for images also channels, size=(height, "
+    "width) (for token ids: tokens, length, classes, per_token) and returns a torch.nn.Module"
 )
 
 
@@ -157,7 +169,7 @@ def _from_factory(path: str, factory: Any, kind: SampleKind, outputs: tuple[int,
         module = factory(**_accepted(factory, _offered(kind, outputs)))
     except Exception as error:
         raise blamed(error) or ConfigError(
-            f"model = {path!r} could not be built: {summary(error)}; {EXPECTED}"
+            f"model = {path!r} could not be built: {summary(error)}{_if_table(kind)}; {EXPECTED}"
         ) from error
     if not isinstance(module, nn.Module):
         raise ConfigError(f"model = {path!r} returned a {type(module).__name__}; {EXPECTED}")
@@ -189,7 +201,7 @@ def _try_forward(path: str, module: nn.Module, kind: SampleKind, outputs: tuple[
             scores = module(torch.zeros(shape, dtype=torch.int64 if kind.tokens else torch.float32))
     except Exception as error:
         raise blamed(error) or ConfigError(
-            f"model = {path!r} fails on a batch of shape {shape}: {summary(error)}"
+            f"model = {path!r} fails on a batch of shape {shape}: {summary(error)}{_if_table(kind)}"
         ) from error
     finally:
         module.train(was_training)

@@ -14,6 +14,23 @@ class ModelEntry:
     tokens: bool = False  # whether it takes token ids instead of numbers
 
 
+def takes_images(entry: ModelEntry, shape: tuple[int, ...]) -> bool:
+    """Return whether samples of this shape are images that are large enough for a model."""
+    side, size = entry.minimal_side, shape[1:]
+    return side is None or (len(size) == 2 and min(size) >= side)
+
+
+def usual_model(shape: tuple[int, ...], tokens: int) -> str:
+    """Return the model for samples of a shape, where nobody names one.
+
+    >>> usual_model((1, 28, 28), 0), usual_model((4,), 0), usual_model((12,), 30)
+    ('cnn', 'mlp', 'transformer')
+    """
+    if tokens:
+        return "transformer"
+    return "cnn" if takes_images(MODELS["cnn"], shape) else "mlp"
+
+
 # Nets with batch norm need two pixels per channel at their last layer: a last mini-batch may hold
 # a single sample, and a variance over one number does not exist.
 MODELS: dict[str, ModelEntry] = {

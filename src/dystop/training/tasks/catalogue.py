@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 AUTO = "auto"  # the task that the data set is made for
-OWN_MODEL = "task"  # in place of the name of a model: the one that a task has by default
+OWN_MODEL = "task"  # in place of a model's name: the usual one for the task and the samples
 
 
 @dataclass(frozen=True, slots=True)
@@ -12,7 +12,6 @@ class TaskEntry:
 
     task: str  # class in `dystop.training.tasks.task`
     score: str  # name of the score, of which more is better
-    model: str  # the model that `model.name = "task"` stands for
     meaning: str
 
 
@@ -20,16 +19,12 @@ TASKS: dict[str, TaskEntry] = {
     "classification": TaskEntry(
         "Classification",
         "accuracy",
-        "cnn",
         "one class for each sample (images, tables or token ids); cross-entropy",
     ),
     "next-token": TaskEntry(
         "NextToken",
         "accuracy",
-        "transformer",
         "the token that follows each token of a text; cross-entropy",
     ),
-    "regression": TaskEntry(
-        "Regression", "r2", "mlp", "numbers for each sample; mean squared error"
-    ),
+    "regression": TaskEntry("Regression", "r2", "numbers for each sample; mean squared error"),
 }

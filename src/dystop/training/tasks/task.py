@@ -37,8 +37,8 @@ class Task:
 
     score_name: ClassVar[str] = "accuracy"
     """Name of the score in records and reports. More is better, and 1 is the most."""
-    default_model: ClassVar[str] = "mlp"
-    """The model that `model.name = "task"` stands for; "package.module:factory" for your own."""
+    default_model: ClassVar[str] = ""
+    """The model if nobody names one; empty: `cnn`, `mlp` or `transformer`, by the samples."""
 
     def targets(self, labels: Ints, values: NDArray[Any] | None) -> NDArray[Any]:
         """Return what is learned of every sample: by default its class.
@@ -79,8 +79,6 @@ class Task:
 class Classification(Task):
     """One class for each sample: cross-entropy of class scores."""
 
-    default_model = "cnn"
-
     def losses(self, outputs: Tensor, targets: Tensor) -> Tensor:
         """Return the cross-entropy of every sample, [b]."""
         return F.cross_entropy(outputs, targets, reduction="none")
@@ -96,8 +94,6 @@ class Classification(Task):
 
 class NextToken(Task):
     """The token that follows each token: mean cross-entropy over the tokens of a sample."""
-
-    default_model = "transformer"
 
     def targets(self, labels: Ints, values: NDArray[Any] | None) -> NDArray[Any]:
         """Return the tokens that follow, [n, T]."""
