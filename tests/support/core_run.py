@@ -10,9 +10,9 @@ from typing import Any
 
 CORE = frozenset(
     {
-        "acceleration", "control", "data", "errors", "mechanisms", "parallel", "params", "plan",
-        "record", "rng", "sealed", "serialization", "simulator", "sparse", "storage",
-        "strict_json", "training", "types", "units", "user_code", "world",
+        "acceleration", "control", "data", "errors", "foreign_files", "mechanisms", "parallel",
+        "params", "plan", "record", "rng", "sealed", "serialization", "simulator", "sparse",
+        "storage", "strict_json", "training", "types", "units", "user_code", "world",
     }
 )  # fmt: skip
 FAST_BACKENDS = ("dystop.training.backends.cpu", "dystop.training.backends.cuda")

@@ -14,6 +14,7 @@ api            `dystop.simulate` and `dystop.compare`
 simulation     an experiment in Python, which runs while it is iterated
 callbacks      what follows such a run
 results        finished runs as Python values
+common_time    the accuracy of several runs at one time
 bound          theorems against a recorded run
 gap            the simulator against a testbed run
 trace_metrics  differences between two runs
