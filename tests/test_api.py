@@ -15,6 +15,7 @@ from typer.testing import CliRunner
 import dystop
 from dystop.cli import app
 from dystop.conformance import check_mechanism
+from dystop.units import seconds
 
 SMALL = {"workers": 4, "dataset": "synthetic", "model": "softmax", "rounds": 2}
 
@@ -311,7 +312,40 @@ def test_mechanisms_are_compared_on_the_same_seeds():
     assert rows[0]["accuracy"] == pytest.approx(mean)
     table = str(comparison).splitlines()
     assert table[0].split()[:3] == ["mechanism", "seeds", "accuracy"]
-    assert [line.split()[0] for line in table[1:]] == [row["mechanism"] for row in rows]
+    shown = [line.split()[0] for line in table[1:] if not line.startswith("note: ")]
+    assert shown == [row["mechanism"] for row in rows]
+
+
+def test_a_printed_comparison_warns_where_clocks_differ():
+    shared = {**SMALL, "rounds": 8, "evaluate": {"every_rounds": 1}}
+    comparison = dystop.compare(["d-psgd", "ad-psgd"], **shared)
+    ends = {name: run.records[-1].clock_s for name, run in comparison}
+    assert ends["d-psgd"] > 1.2 * ends["ad-psgd"]
+    (note,) = [line for line in str(comparison).splitlines() if line.startswith("note: ")]
+    for fact in (seconds(ends["d-psgd"]), "d-psgd", "ad-psgd", 'stop={"seconds": S}'):
+        assert fact in note
+    assert "does not compare" in comparison._repr_html_()
+    rows = comparison.summary()
+    at_s = comparison.common_time_s
+    assert f"accuracy at {seconds(at_s)}" in str(comparison).splitlines()[0]
+    scores = {name: run.evaluations.score_at(at_s) for name, run in comparison}
+    assert {row["mechanism"]: row["accuracy_common"] for row in rows} == scores
+    assert [row["accuracy_common"] for row in rows] == sorted(scores.values(), reverse=True)
+
+
+def test_seconds_alone_end_the_runs_of_a_comparison():
+    shared = {key: value for key, value in SMALL.items() if key != "rounds"}
+    comparison = dystop.compare(["d-psgd", "ad-psgd"], **shared, stop={"seconds": 6.0})
+    for _, run in comparison:
+        assert run.records[-1].clock_s >= 6.0
+        assert run.records[-2].clock_s < 6.0
+    assert len(comparison.runs["ad-psgd"][0].records) > 60
+    assert comparison.warning == ""
+
+
+def test_planning_only_has_no_accuracy_to_warn_of():
+    shared = {**SMALL, "rounds": 8, "engine": {"train": False}}
+    assert dystop.compare(["d-psgd", "ad-psgd"], **shared).warning == ""
 
 
 def test_notes_of_one_mechanism_are_missing_in_the_others():

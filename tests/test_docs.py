@@ -45,7 +45,15 @@ def test_python_snippets_run(body, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     if "fmnist-mini" in body:  # the overview trains the CNN; a test shortens the run, nothing else
         body = body.replace("rounds=20", "rounds=2").replace("workers=30", "workers=4")
-    exec(compile(body, "snippet", "exec"), {"__name__": "snippet"})
+    names = {"__name__": "snippet"}
+    exec(compile(body, "snippet", "exec"), names)
+    check_comparisons(names)
+
+
+def check_comparisons(names):
+    """An example compares mechanisms that have had the same time."""
+    compared = [value for value in names.values() if isinstance(value, dystop.Comparison)]
+    assert not [comparison.warning for comparison in compared if comparison.warning]
 
 
 def commands(body: str):
@@ -142,6 +150,7 @@ def test_a_page_can_be_followed_from_top_to_bottom(page, tmp_path, monkeypatch):
             sys.modules.pop(Path(file[1]).stem, None)
         elif language == "python":
             exec(compile(body, "snippet", "exec"), names)
+            check_comparisons(names)
 
 
 @pytest.mark.parametrize("body", list(snippets("toml", PAGES)))

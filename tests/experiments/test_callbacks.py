@@ -240,6 +240,10 @@ def test_the_bar_of_a_terminal(monkeypatch, capsys):
     monkeypatch.setattr(sys.stdout, "isatty", lambda: True, raising=False)
     small(rounds=3, callbacks=[dystop.ProgressBar()]).run()
     assert "3/3" in capsys.readouterr().out
+    timed = {key: value for key, value in SMALL.items() if key != "rounds"}
+    bar = dystop.ProgressBar()
+    dystop.simulate(**timed, stop={"seconds": 2}, callbacks=[bar]).run()
+    assert "2/2" in capsys.readouterr().out
 
 
 def test_a_log_gets_no_bar(capsys):

@@ -26,7 +26,7 @@ _EXAMPLES = {
     "sweep": (
         "dystop sweep --over mechanism.V=1,10,50,100 --seeds 3",
         "dystop sweep --over mechanism.name=dystop,matcha --over data.phi=1.0,0.7,0.4",
-        "dystop sweep experiment.toml stop.seconds=60 --over world.range_m=30,60 --jobs 4",
+        "dystop sweep experiment.toml stop.accuracy=0.7 --over world.range_m=30,60 --jobs 4",
         "dystop sweep runs/sweep-V                    resume, or write the report again",
     ),
     "advise": (

@@ -1,6 +1,7 @@
 """When a run ends and when its models are evaluated; simulator and testbed use the same rules."""
 
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
@@ -9,6 +10,9 @@ from annotated_types import Ge, Le
 from dystop.params import param
 from dystop.record import RoundRecord
 from dystop.units import are, plural
+
+NO_LIMIT = 1_000_000
+"""Rounds that no run reaches whose seconds are limited."""
 
 
 @dataclass(frozen=True)
@@ -78,6 +82,11 @@ def has_diverged(limit: float, record: RoundRecord) -> bool:
     Only evaluations tell. The mean is not finite if the test loss of one model is not.
     """
     return limit > 0 and (bool(record.diverged) or (record.test_loss or 0.0) > limit)
+
+
+def diverged_round(limit: float, records: Iterable[RoundRecord]) -> int | None:
+    """Return the first round whose evaluation found diverged models; None if none did."""
+    return next((r.round for r in records if has_diverged(limit, r)), None)
 
 
 def ends_early(stop: Stop, record: RoundRecord) -> str:

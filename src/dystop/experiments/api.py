@@ -13,7 +13,7 @@ from numpy.typing import ArrayLike
 from torch import nn
 
 from dystop.control.staleness_weighting import StalenessWeighting
-from dystop.control.stopping import Evaluate, Stop
+from dystop.control.stopping import NO_LIMIT, Evaluate, Stop
 from dystop.data.catalogue import DATASETS
 from dystop.data.dataset import Dataset
 from dystop.data.npz import from_arrays
@@ -112,7 +112,8 @@ def simulate(  # noqa: PLR0913 (the arguments that almost every script sets)
             takes any of the keyword arguments features, channels, size and classes. By default it
             follows the samples: cnn, mlp or transformer.
         task: Name of a task, or a `Task` object; by default the one that the data set is made for.
-        rounds: Number of rounds, which is also the horizon; 60 if not given.
+        rounds: Number of rounds, which is also the horizon. If it is not given, `stop={"seconds":
+            S}` ends the run, or else 60 rounds do.
         seed: Seed of all randomness.
         overrides: Further configuration as `key=value`, such as "world.range_m=60".
         on_round: Called with each record.
@@ -132,9 +133,8 @@ def simulate(  # noqa: PLR0913 (the arguments that almost every script sets)
     """
     _check_arguments(mechanism, overrides, on_round, sections)
     _check_callbacks(callbacks)
-    tables: dict[str, Any] = {"stop": {"rounds": _ROUNDS}}
-    for name, section in sections.items():
-        tables[name] = {**tables.get(name, {}), **_table(name, section)}
+    tables: dict[str, Any] = {name: _table(name, section) for name, section in sections.items()}
+    tables["stop"] = {"rounds": _default_rounds(tables, overrides), **tables.get("stop", {})}
     if workers is not None:
         tables.setdefault("fleet", {})["workers"] = _integer("workers", workers, 1)
     if rounds is not None:
@@ -189,6 +189,13 @@ def compare(
             for label, mechanism in labelled.items()
         }
     )
+
+
+def _default_rounds(tables: Table, overrides: Sequence[str]) -> int:
+    """Return the number of rounds where none is given: seconds or 60 rounds end the run."""
+    words = (word.partition("=")[0].strip() for word in overrides)
+    timed = tables.get("stop", {}).get("seconds") or "stop.seconds" in words
+    return NO_LIMIT if timed else _ROUNDS
 
 
 def _labelled(

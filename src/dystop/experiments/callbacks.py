@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from dystop.control.stopping import NO_LIMIT, Stop
 from dystop.errors import ConfigError, nearest
 from dystop.record import RoundRecord, status_line
 
@@ -180,7 +181,7 @@ class ProgressBar(Callback):
     """Shows the progress of a run: a bar in a notebook or on a terminal, nothing in a log."""
 
     def __init__(self) -> None:
-        self._name, self._rounds, self._shown_s = "", 0, 0.0
+        self._name, self._stop, self._shown_s = "", Stop(), 0.0
         self._last: RoundRecord | None = None
         self._scored: RoundRecord | None = None
         self._show: Callable[[str], None] | None = None  # in a notebook
@@ -190,14 +191,14 @@ class ProgressBar(Callback):
     def on_start(self, simulation: "Simulation") -> None:
         """Show an empty bar."""
         self._name = simulation.experiment.name
-        self._rounds, self._last, self._scored = simulation.experiment.stop.rounds, None, None
+        self._stop, self._last, self._scored = simulation.experiment.stop, None, None
         self._show = _notebook_output()
         if self._show is None and sys.stdout.isatty():
             from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
             status = TextColumn("{task.fields[status]}")
             self._bar = Progress(TextColumn(self._name), MofNCompleteColumn(), BarColumn(), status)
-            self._task = self._bar.add_task("", total=self._rounds, status="")
+            self._task = self._bar.add_task("", total=self._total, status="")
             self._bar.start()
 
     def on_round(self, record: RoundRecord) -> None:
@@ -216,13 +217,26 @@ class ProgressBar(Callback):
             self._bar.stop()
             self._bar = None
 
+    @property
+    def _by_time(self) -> bool:
+        """Whether seconds end the run, not rounds."""
+        return self._stop.rounds == NO_LIMIT
+
+    @property
+    def _total(self) -> float:
+        """Where the bar ends."""
+        return self._stop.seconds if self._by_time else self._stop.rounds
+
     def _draw(self) -> None:
-        done = self._last.round if self._last else 0
-        status = status_line(self._last, self._scored) if self._last else ""
+        last, total = self._last, self._total
+        at = (round(last.clock_s, 1) if self._by_time else last.round) if last else 0
+        done = min(at, total)
+        status = status_line(last, self._scored) if last else ""
         if self._show is not None:
+            shown = f"{done:g}/{total:g} s" if self._by_time else f"{done}/{total}"
             self._show(
-                f'{escape(self._name)} <progress value="{done}" max="{self._rounds}"></progress> '
-                f"{done}/{self._rounds} {escape(status)}"
+                f'{escape(self._name)} <progress value="{done}" max="{total}"></progress> '
+                f"{shown} {escape(status)}"
             )
         elif self._bar is not None:
             self._bar.update(self._task, completed=done, status=status)

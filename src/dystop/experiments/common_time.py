@@ -5,12 +5,15 @@ The score of a run at a time is that of its last evaluation at or before it: wha
 
 import bisect
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from dystop.record import RoundRecord
-from dystop.units import known
+from dystop.units import known, seconds
+
+SAME_END = 1.2
+"""Ratio of clock times at the end beyond which final accuracies do not compare."""
 
 
 @dataclass(frozen=True)
@@ -64,3 +67,33 @@ def common_time_s(runs: Sequence[Evaluations]) -> float | None:
     due = (k + 1 if (k + 1) * step_s <= last else k) * step_s  # a quotient is rounded: 8.6 / 0.2
     had = max(s for clocks in lasting for s in clocks if s < due + step_s or s == last)
     return had if due > 0 and first <= had else None
+
+
+def tells_more(runs: Sequence[Evaluations], clock_s: float) -> bool:
+    """Return whether scores at a time are others than the last ones, which stand beside them."""
+    return any([run.score_at(clock_s)] != [*run.scores[-1:]] for run in runs)
+
+
+def end_together(ends_s: Iterable[float]) -> bool:
+    """Return whether nothing ends much later than something else.
+
+    >>> end_together([10.0, 11.9]), end_together([10.0, 12.1]), end_together([])
+    (True, False, True)
+    """
+    ends = list(ends_s)
+    return not ends or max(ends) <= SAME_END * min(ends)
+
+
+def unequal_ends(ends_s: Mapping[str, float]) -> str:
+    """Say that runs end at times at which their scores do not compare; empty where they do.
+
+    Args:
+        ends_s: Clock at the end, by mechanism.
+    """
+    if end_together(ends_s.values()):
+        return ""
+    first, last = min(ends_s, key=ends_s.__getitem__), max(ends_s, key=ends_s.__getitem__)
+    return (
+        f"the runs end at different simulated times, from {seconds(ends_s[first])} ({first}) to "
+        f"{seconds(ends_s[last])} ({last}): what they have reached at the end does not compare"
+    )

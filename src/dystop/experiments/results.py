@@ -9,6 +9,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from dystop.control.stopping import diverged_round
+from dystop.experiments.common_time import (
+    Evaluations,
+    common_time_s,
+    evaluations_of,
+    tells_more,
+    unequal_ends,
+)
 from dystop.experiments.folders.run_folder import open_run
 from dystop.record import ACCURACY, RoundRecord
 from dystop.units import data, number, seconds
@@ -43,6 +51,18 @@ class Run:
         """
         tested = [r.accuracy for r in self.records if r.accuracy is not None]
         return tested[-1] if tested else float("nan")
+
+    @property
+    def evaluations(self) -> Evaluations:
+        """Times and scores of the tests."""
+        limit = (self.config.get("stop") or {}).get("diverged", 0.0)
+        lost = diverged_round(limit, self.records) is not None
+        return evaluations_of(self.records, self.config, diverged=lost)
+
+    @property
+    def is_planned(self) -> bool:
+        """Whether the run was planning only: no model was trained."""
+        return not (self.config.get("engine") or {}).get("train", True)
 
     @property
     def score_name(self) -> str:
@@ -120,21 +140,50 @@ class Comparison:
         """Return `to_arrays` as a pandas DataFrame; needs pandas."""
         return _pandas().DataFrame(self.to_arrays())
 
+    @property
+    def common_time_s(self) -> float | None:
+        """The last time at which the accuracies of all runs compare.
+
+        None where there is none, or where it tells no more than the last accuracies.
+        """
+        tested = [run.evaluations for _, run in self]
+        at_s = common_time_s(tested)
+        return at_s if at_s is not None and tells_more(tested, at_s) else None
+
+    @property
+    def warning(self) -> str:
+        """Why the numbers at the end of the runs do not compare; empty where they do."""
+        if all(run.is_planned for _, run in self):
+            return ""
+        ends = {
+            name: float(np.mean([_last(run, "clock_s") for run in runs]))
+            for name, runs in self.runs.items()
+        }
+        what = unequal_ends(ends)
+        return what and f'{what}. Give all of them the same time: stop={{"seconds": S}}'
+
     def summary(self) -> list[dict[str, Any]]:
-        """Return one row per mechanism, best accuracy first; means are taken over the seeds."""
+        """Return one row per mechanism; means are taken over the seeds.
+
+        The best accuracy at `common_time_s` comes first, or else the best last accuracy.
+        `accuracy_std` is the sample standard deviation over the seeds.
+        """
+        at_s = self.common_time_s
         rows = [
             {
                 "mechanism": name,
                 "seeds": len(runs),
+                **({} if at_s is None else {"accuracy_common": _mean_at(runs, at_s)}),
                 "accuracy": float(np.mean([run.accuracy for run in runs])),
-                "accuracy_std": float(np.std([run.accuracy for run in runs])),
+                "accuracy_std": _std([run.accuracy for run in runs]),
                 "clock_s": float(np.mean([_last(run, "clock_s") for run in runs])),
                 "wire_bytes": float(np.mean([_last(run, "wire_bytes_total") for run in runs])),
                 "epochs": float(np.mean([_last(run, "epochs_total") for run in runs])),
             }
             for name, runs in self.runs.items()
         ]
-        return sorted(rows, key=lambda row: -np.nan_to_num(row["accuracy"], nan=-1.0))
+        best = "accuracy" if at_s is None else "accuracy_common"
+        return sorted(rows, key=lambda row: -np.nan_to_num(row[best], nan=-1.0))
 
     def plot(self, what: str = "accuracy", *, target: float | None = None) -> Any:
         """Draw the mean of each mechanism over its seeds; the arguments are those of `Run.plot`."""
@@ -150,14 +199,16 @@ class Comparison:
     def cells(self) -> list[tuple[str, ...]]:
         """Return the rows of `summary` as text, after a row of titles."""
         scores = " / ".join(dict.fromkeys(run.score_name for _, run in self))
-        head = ("mechanism", "seeds", scores or ACCURACY, "time", "traffic", "epochs")
+        name, at_s = scores or ACCURACY, self.common_time_s
+        common = () if at_s is None else (f"{name} at {seconds(at_s)}",)
+        head = ("mechanism", "seeds", *common, name, "time", "traffic", "epochs")
         return [head, *map(_cells, self.summary())]
 
     def __str__(self) -> str:
         table = self.cells()
         widths = [max(map(len, column)) for column in zip(*table, strict=True)]
         lines = ("  ".join(map(str.ljust, row, widths)).rstrip() for row in table)
-        return "\n".join(lines)
+        return "\n".join([*lines, *([f"note: {self.warning}"] if self.warning else [])])
 
 
 def load_run(folder: str | Path) -> Run:
@@ -191,11 +242,23 @@ def _last(run: Run, field: str) -> float:
     return float(getattr(run.records[-1], field)) if run.records else 0.0
 
 
+def _mean_at(runs: Sequence[Run], clock_s: float) -> float:
+    """Return the mean of what was known at a time; NaN if a run has no score by then."""
+    scores = [run.evaluations.score_at(clock_s) for run in runs]
+    return float(np.mean([float("nan") if score is None else score for score in scores]))
+
+
+def _std(values: Sequence[float]) -> float:
+    """Return the sample standard deviation; 0 for one value."""
+    return float(np.std(values, ddof=1)) if len(values) > 1 else 0.0
+
+
 def _cells(row: Mapping[str, Any]) -> tuple[str, ...]:
     spread = f" ± {row['accuracy_std']:.1%}" if row["seeds"] > 1 else ""
     return (
         row["mechanism"],
         str(row["seeds"]),
+        *([f"{row['accuracy_common']:.1%}"] if "accuracy_common" in row else []),
         f"{row['accuracy']:.1%}{spread}",
         seconds(row["clock_s"]),
         data(row["wire_bytes"]),

@@ -146,7 +146,8 @@ def comparison_html(comparison: Comparison) -> str:
         "<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in row) + "</tr>" for row in rows
     )
     figure = _image(draw_comparison(comparison, "accuracy"))
-    return f"<table><tr>{titles}</tr>{body}</table>{figure}"
+    warning = f"<p>Note: {escape(comparison.warning)}.</p>" if comparison.warning else ""
+    return f"<table><tr>{titles}</tr>{body}</table>{warning}{figure}"
 
 
 def _image(drawing: Drawing) -> str:

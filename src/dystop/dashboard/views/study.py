@@ -20,7 +20,7 @@ from dystop.dashboard.run_folders.library import Library, RunFiles
 from dystop.dashboard.run_folders.log_reader import LogTail
 from dystop.dashboard.views.index import group_view, row_of
 from dystop.dashboard.views.summary import score_text, section
-from dystop.experiments.common_time import Evaluations, common_time_s
+from dystop.experiments.common_time import Evaluations, common_time_s, tells_more
 from dystop.record import ACCURACY
 from dystop.units import NOTHING, data, number, seconds
 
@@ -151,7 +151,7 @@ def _common_times(drawn: Sequence[DrawnRun]) -> dict[str, float]:
         tests = [run.evaluations for run in drawn if run.row["timing"] == law]
         if (at_s := common_time_s(tests)) is not None:
             found[law] = at_s
-            is_new |= any([t.score_at(at_s)] != [*t.scores[-1:]] for t in tests)
+            is_new |= tells_more(tests, at_s)
     return found if is_new else {}
 
 

@@ -5,7 +5,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from dystop.control.stopping import has_diverged
+from dystop.control import stopping
 from dystop.experiments.config import Experiment
 from dystop.experiments.config.keys import keys_of
 from dystop.experiments.config.readings import reading_values
@@ -164,7 +164,7 @@ def diverged_round(run: RunData) -> int | None:
     if run.info.get("kind") == "testbed":
         return None
     limit = (run.config.get("stop") or {}).get("diverged", 0.0)
-    return next((r.round for r in run.records if has_diverged(limit, r)), None)
+    return stopping.diverged_round(limit, run.records)
 
 
 def run_status(run: RunData) -> str:

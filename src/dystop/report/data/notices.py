@@ -4,6 +4,7 @@ import json
 from collections import Counter
 from collections.abc import Callable, Sequence
 
+from dystop.experiments.common_time import unequal_ends
 from dystop.experiments.folders.run_folder import RunData, log_was_changed
 from dystop.record import TOO_SLOW, slowdown_text, training_slowdown
 from dystop.report.data.groups import Group, common_time_s, over_seeds
@@ -21,9 +22,8 @@ from dystop.report.data.names import (
 from dystop.report.data.scores import evaluated_rounds
 from dystop.report.data.settings import experiment_settings, plain_value
 from dystop.report.data.summary import idle_share
-from dystop.report.data.summary_table import SAME_END
 from dystop.training.models.catalogue import MODELS
-from dystop.units import data, percent, plural, seconds
+from dystop.units import data, percent, plural
 from dystop.world.describe import pieces_notice
 
 _MIN_EPOCHS = 3  # after which any model should have learnt something
@@ -403,20 +403,14 @@ def _unequal_ends(groups: Sequence[Group]) -> list[str]:
     out = []
     for law in dict.fromkeys(group.timing for group in groups):
         same_law = [group for group in groups if group.timing == law]
-        ends = [
-            (spread.mean, group.label)
-            for group in same_law
-            if (spread := over_seeds(rows[-1].clock_s for rows in group.histories)).mean
-        ]
         if all(is_planned(run) for group in same_law for run in group.runs):
             continue  # no accuracies to compare
-        if not ends or (max(ends)[0] or 0.0) <= SAME_END * (min(ends)[0] or 0.0):
-            continue
-        (low_s, first), (high_s, last) = min(ends), max(ends)
-        comparable = "" if common_time_s(same_law) is None else " and the accuracy at a common time"
-        out.append(
-            f"Under the {law} law the runs end at different simulated times, from {seconds(low_s)}"
-            f" ({first}) to {seconds(high_s)} ({last}): their final accuracies do not compare. "
-            f"Compare the time to target{comparable}."
-        )
+        spreads = [
+            (group.label, over_seeds(rows[-1].clock_s for rows in group.histories))
+            for group in same_law
+        ]
+        if what := unequal_ends({label: s.mean for label, s in spreads if s.mean is not None}):
+            common = common_time_s(same_law)
+            comparable = "" if common is None else " and the accuracy at a common time"
+            out.append(f"Under the {law} law {what}. Compare the time to target{comparable}.")
     return out

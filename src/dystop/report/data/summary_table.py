@@ -4,6 +4,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from dystop.experiments.common_time import end_together
 from dystop.experiments.folders.run_folder import RunData
 from dystop.report.data.names import run_labels
 from dystop.report.data.scores import Score, score_of
@@ -12,9 +13,6 @@ from dystop.report.data.time_shares import PARTS, TimeShares, share_texts
 from dystop.units import NOTHING, data, energy, number, percent, seconds
 
 TARGET_RULE = "first evaluated round at or above the target, never interpolated"
-
-SAME_END = 1.2
-"""Ratio of clock times at the end beyond which final accuracies do not compare."""
 
 _WHOLE = 1000
 """Letters of a run's name in a terminal, where one may have to type it: all of them."""
@@ -248,19 +246,13 @@ def _summary_row(
     values = [metric.value(s) for s in summaries]
     present = [v for v in values if v is not None]
     pick = max if metric.better == "high" else min
-    comparable = not metric.at_end or _end_together(summaries)
+    comparable = not metric.at_end or end_together(s.clock_s for s in summaries)
     best = pick(present) if mark and metric.better and comparable and present else None
     cells = [
         TableCell(metric.show(s), value=v, best=best is not None and v == best)
         for s, v in zip(summaries, values, strict=True)
     ]
     return SummaryRow(score.named(metric.title), score.named(metric.meaning), cells)
-
-
-def _end_together(summaries: Sequence[RunSummary]) -> bool:
-    """Return whether no run is much longer than another."""
-    ends = [s.clock_s for s in summaries]
-    return max(ends) <= SAME_END * min(ends)
 
 
 def summary_rows(runs: Sequence[RunData], target: float | None = None) -> list[dict[str, str]]:

@@ -4,6 +4,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
+from dystop.experiments.common_time import tells_more
 from dystop.record import RoundRecord
 from dystop.report.data.comparison.leads import first_place
 from dystop.report.data.comparison.sweep_layout import Panel, SweepLayout, panels
@@ -12,6 +13,7 @@ from dystop.report.data.groups import (
     SeedSpread,
     accuracy_at,
     common_time_s,
+    evaluations,
     in_bytes,
     in_joules,
     in_percent,
@@ -219,8 +221,8 @@ def _accuracies(groups: Sequence[Group], summaries: Summaries, score: Score) -> 
     """Return the accuracy at the end of each run, and at the common time where it is another."""
     final = [over_seeds(s.accuracy for s in seeds) for seeds in summaries]
     at_s, columns = common_time_s(groups), []
-    common = final if at_s is None else [accuracy_at(group, at_s) for group in groups]
-    if common != final:
+    if at_s is not None and tells_more([evaluations(r) for g in groups for r in g.runs], at_s):
+        common = [accuracy_at(group, at_s) for group in groups]
         meaning = "the fair comparison: the last evaluation of each run at or before this time"
         columns.append(
             _accuracy_column(f"accuracy at {seconds(at_s)}", meaning, common, groups, score)
