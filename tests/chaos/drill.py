@@ -81,7 +81,9 @@ def measure(
 
 def closed_rounds(rig: Rig) -> int:
     """Return how many rounds the ledger has closed."""
-    return int(_query(rig, "SELECT COUNT(*) FROM rounds WHERE closed_s IS NOT NULL")[0][0])
+    return int(
+        _query(rig, "SELECT ifnull(max(round), 0) FROM rounds WHERE closed_s IS NOT NULL")[0][0]
+    )
 
 
 def member_states(rig: Rig) -> dict[str, str]:

@@ -11,7 +11,7 @@ from typing import Any
 from dystop.experiments.config import read_experiment
 from dystop.experiments.folders.run_folder import CONFIG, open_run
 from dystop.experiments.testbed.enrolment import COORDINATOR, OBSERVER, node_names
-from dystop.testbed.ledger.sqlite import SqliteLedger
+from dystop.testbed.audit.facts import read_facts
 from dystop.testbed.worker.checkpoint import decode_state
 from dystop.testbed.worker.history import read_event_log
 
@@ -24,15 +24,10 @@ Facts = dict[str, Any]
 
 def facts_of(folder: Path, wall_s: float, bad: str = "") -> Facts:
     """Return all figures of a run; the accuracy leaves out the model of the bad peer."""
-    ledger = SqliteLedger(folder / "state.db")
-    try:
-        endings = Counter(o.outcome for o in ledger.rows("orders") if o.outcome is not None)
-        reports = [json.loads(r.json) for r in ledger.rows("reports")]
-    finally:
-        ledger.close()
+    endings = Counter(outcome for _, _, outcome in read_facts(folder).outcomes)
     durations = sorted(durations_of(folder))
-    used = [u for report in reports for u in report.get("used", ())]
-    refused = Counter(r["code"] for report in reports for r in report.get("rejected", ()))
+    logs = [line for path in folder.rglob("history.jsonl") for line in read_event_log(path)]
+    refused = Counter(line["code"] for line in logs if line["kind"] == "rejected")
     return {
         "folder": str(folder),
         "wall_s": round(wall_s, 1),
@@ -40,8 +35,7 @@ def facts_of(folder: Path, wall_s: float, bad: str = "") -> Facts:
         "round_s": [round(_quantile(durations, q), 3) for q in (0.5, 0.95, 1.0)],
         "endings": dict(endings),
         "done_or_late": _share_done(endings),
-        "pulls": len(used),
-        "resumed": sum(u.get("resumes", 0) > 0 for u in used),
+        "pulls": sum(line["kind"] == "used" for line in logs),
         "refused": dict(refused),
         "bad_used": _uses_of(folder, bad) if bad else 0,
         **_evaluated(folder),

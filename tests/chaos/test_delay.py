@@ -72,7 +72,7 @@ def _run(folder, link):
     return facts, (
         f"pings {pings[0]:.0f} to {pings[-1]:.0f} ms, {lost} of {count['taken'] + lost} frames "
         f"lost; {facts['rounds']} rounds in {wall_s:.0f} s, median/p95/max {facts['round_s']} s, "
-        f"{facts['endings']}, {facts['pulls']} pulls, {facts['resumed']} resumed, refused "
+        f"{facts['endings']}, {facts['pulls']} pulls, refused "
         f"{facts['refused']}; accuracy {facts['accuracy_global']:.4f} / "
         f"{facts['accuracy_local']:.4f}, switch at most {1e3 * count['late_s']:.0f} ms late"
     )

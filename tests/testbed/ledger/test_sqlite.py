@@ -2,8 +2,10 @@
 
 import os
 import shutil
+import sqlite3
 import subprocess
 import sys
+from contextlib import closing
 from pathlib import Path
 
 import numpy as np
@@ -12,7 +14,7 @@ import pytest
 from dystop.errors import RunFolderError, StorageError
 from dystop.mechanisms import MECHANISMS
 from dystop.rng import stream
-from dystop.testbed.ledger import sqlite
+from dystop.testbed.ledger import sqlite as sqlite_ledger
 from dystop.testbed.ledger.recovery import recover
 from dystop.testbed.ledger.sqlite import SqliteLedger, newest_backup
 from dystop.testbed.ledger.tables import (
@@ -203,7 +205,7 @@ def test_a_damaged_backup_is_skipped(tmp_path):
 
 
 def test_backups_are_automatic_and_few(tmp_path, monkeypatch):
-    monkeypatch.setattr(sqlite, "BACKUP_ROUNDS", 2)
+    monkeypatch.setattr(sqlite_ledger, "BACKUP_ROUNDS", 2)
     ledger = SqliteLedger(tmp_path / "state.db")
     for k in range(1, 13):
         ledger.write([RoundLine(k, 1, 0.0, b"p", 1.0, k, b"b")])
@@ -219,6 +221,15 @@ def test_control_states_of_large_fleets_are_thinned_out(tmp_path):
     assert [r.books is None for r in ledger.rows("rounds")] == [True, False, True, False]
     ledger.close()
     SqliteLedger(tmp_path / "state.db").close()
+
+
+def test_the_format_before_the_archive_is_read(tmp_path):
+    path = filled(tmp_path / "state.db")
+    want = content(path)
+    with closing(sqlite3.connect(path)) as base:
+        base.execute("DROP TABLE archive")
+        base.execute("PRAGMA user_version = 2")
+    assert content(path) == want
 
 
 def test_a_newer_format_is_refused(tmp_path):
@@ -247,7 +258,7 @@ def test_only_the_owner_can_read_the_ledger(tmp_path):
 
 
 def test_a_failed_backup_is_reported(tmp_path, monkeypatch):
-    monkeypatch.setattr(sqlite, "BACKUP_ROUNDS", 2)
+    monkeypatch.setattr(sqlite_ledger, "BACKUP_ROUNDS", 2)
     ledger = SqliteLedger(tmp_path / "state.db")
     said = []
     ledger.on_backup_failed = said.append
@@ -255,7 +266,8 @@ def test_a_failed_backup_is_reported(tmp_path, monkeypatch):
     for k in range(1, 5):
         ledger.write([RoundLine(k, 1, 0.0, b"p", 1.0, k, b"b")])
     ledger.close()
-    assert [("round 2" in text, "round 4" in text) for text in said] == [
+    backups = [text for text in said if "no backup" in text]
+    assert [("round 2" in text, "round 4" in text) for text in backups] == [
         (True, False),
         (False, True),
     ]

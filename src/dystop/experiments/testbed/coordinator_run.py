@@ -7,7 +7,7 @@ import json
 import os
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -202,11 +202,12 @@ class CoordinatorRun:
             process.on_late_score = late_scores.append
             process.published = process.traced = done
             ledger.on_backup_failed = partial(process.incident, COORDINATOR, "backup_failed")
+            logs = (log, trace, late_scores)
+            ledger.before_archiving = partial(_sync, logs)  # their rows go
             on_process(process)
             with _publishing_status(self.folder, process, machine, self.health, self.watcher):
                 process.run()
-            for each in (log, trace, late_scores):
-                _when_disk_accepts(each.sync)
+            _when_disk_accepts(partial(_sync, logs))
         assert process.finish is not None  # `run` returns only then
         return process.finish
 
@@ -231,6 +232,12 @@ class CoordinatorRun:
             wall_s=round(before_s + spent_s, 3),
             **record_fingerprints(self.folder),
         )
+
+
+def _sync(logs: Iterable[RecordLog | TraceLog | LateScoreLog]) -> None:
+    """Wait until all lines are on the disk."""
+    for log in logs:
+        log.sync()
 
 
 def _when_disk_accepts(write: Callable[[], None]) -> None:

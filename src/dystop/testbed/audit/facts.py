@@ -1,67 +1,24 @@
 """The facts that the offline checker reads, and how they are read from the files of a run."""
 
-import json
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 from dystop.errors import RunFolderError
 from dystop.foreign_files import MODEL_BYTES, read_bounded
 from dystop.testbed.coordinator.conduct.incidents import IncidentEntry, entry_from_json
 from dystop.testbed.ledger.sqlite import SqliteLedger
+from dystop.testbed.ledger.steps import Closed as Closed
+from dystop.testbed.ledger.steps import LateReport as LateReport
+from dystop.testbed.ledger.steps import Planned as Planned
+from dystop.testbed.ledger.steps import RoundFacts, Rows, round_facts
+from dystop.testbed.ledger.steps import StateFacts as StateFacts
 from dystop.testbed.ledger.tables import INCIDENT, read_blob
 from dystop.testbed.worker.checkpoint import decode_state
 from dystop.testbed.worker.history import HISTORY_FILE, LogLine, read_event_log
-from dystop.types import ControlState
 
 STATE_FILE = "state.db"
-
-Pair = tuple[int, int]  # (dst, src): dst receives from src
-Rows = Callable[[str], Iterable[Any]]  # rows of a table of the ledger, by key
-
-
-@dataclass(frozen=True)
-class Planned:
-    """A plan as it was committed."""
-
-    round: int
-    epoch: int
-    active: frozenset[int]
-    ordered: frozenset[
-        int
-    ]  # nodes with an order: active ones, and those that only aggregate or receive
-
-
-@dataclass(frozen=True)
-class StateFacts:
-    """Staleness, queues and pull counts as the coordinator stored them after a step."""
-
-    staleness: tuple[int, ...]
-    queue: tuple[float, ...]
-    pulls: Mapping[Pair, int]
-
-
-@dataclass(frozen=True)
-class Closed:
-    """The closing of a round."""
-
-    round: int
-    done: frozenset[int]  # ordered nodes that had confirmed
-    pulled: tuple[Pair, ...]  # pulls (not pushes) that had arrived
-    present: frozenset[int]  # workers that took part when the round was planned
-    state: StateFacts | None = None
-
-
-@dataclass(frozen=True)
-class LateReport:
-    """A report that arrived after its round was closed."""
-
-    round: int
-    node: int
-    pulled: tuple[Pair, ...]
-    state: StateFacts | None = None
 
 
 @dataclass(frozen=True)
@@ -87,6 +44,7 @@ def facts_of(
     rows: Rows,
     event_logs: Mapping[int, Sequence[LogLine]],
     unacknowledged: Mapping[int, frozenset[int]],
+    archived: Sequence[RoundFacts] = (),
 ) -> RunFacts:
     """Return the facts of a run.
 
@@ -94,20 +52,25 @@ def facts_of(
         rows: `Ledger.rows`.
         event_logs: Lines of each node's `history.jsonl`.
         unacknowledged: Rounds whose reports each node still has in its checkpoint.
+        archived: `SqliteLedger.archived`.
     """
     meta = {line.key: line.value for line in rows("meta")}
-    rounds = [(line, read_blob(line.plan)) for line in rows("rounds")]
+    rounds = list(rows("rounds"))
+    pieces = [*archived, round_facts(rows)]
     bound = meta.get("queue_bound")
     return RunFacts(
-        workers=len(rounds[0][1]["view"].alive) if rounds else 0,
+        workers=len(read_blob(rounds[0].plan)["view"].alive) if rounds else 0,
         bound=None if bound in (None, "None") else float(bound or 0),
-        planned=_planned(rows, rounds),
-        outcomes=[(o.round, o.node, o.outcome) for o in rows("orders") if o.outcome is not None],
-        steps=_steps(rows, rounds),
+        planned=[plan for piece in pieces for plan in piece.planned],
+        outcomes=[
+            *_archived_outcomes(archived),
+            *((o.round, o.node, o.outcome) for o in rows("orders") if o.outcome is not None),
+        ],
+        steps=[step for piece in pieces for step in piece.steps],
         event_logs=event_logs,
         freeze=meta.get("away", "freeze") == "freeze",
         queues=bound is not None,
-        unfinished=frozenset(line.round for line, _ in rounds if line.closed_s is None),
+        unfinished=frozenset(line.round for line in rounds if line.closed_s is None),
         unacknowledged=unacknowledged,
         names={node: name for name, node in _node_numbers(rows).items()},
         incidents=[
@@ -116,101 +79,21 @@ def facts_of(
     )
 
 
-def _planned(rows: Rows, rounds: Sequence[tuple[Any, Any]]) -> list[Planned]:
-    ordered: dict[int, set[int]] = {}
-    for order in rows("orders"):
-        ordered.setdefault(order.round, set()).add(order.node)
-    return [
-        Planned(
-            round=line.round,
-            epoch=line.epoch,
-            active=frozenset(kept["plan"].active.tolist()),
-            ordered=frozenset(ordered.get(line.round, ())),
-        )
-        for line, kept in rounds
-    ]
-
-
-def _steps(rows: Rows, rounds: Sequence[tuple[Any, Any]]) -> list[Closed | LateReport]:
-    """Return closings and late reports in the order in which they took effect."""
-    found = [*_closings(rows, rounds), *_late_reports(rows)]
-    return [step for _, step in sorted(found, key=lambda item: item[0])]
-
-
-Ordered = tuple[tuple[int, int, int], Closed | LateReport]
-
-
-def _closings(rows: Rows, rounds: Sequence[tuple[Any, Any]]) -> Iterator[Ordered]:
-    done: dict[int, set[int]] = {}
-    for order in rows("orders"):
-        if order.outcome == "DONE":
-            done.setdefault(order.round, set()).add(order.node)
-    reports = {
-        (r.round, r.node): json.loads(r.json)
-        for r in rows("reports")
-        if r.kind == "mixed" and not r.late
-    }
-    for line, kept in rounds:
-        if line.closed_s is None:
-            continue
-        confirmed = frozenset(done.get(line.round, ()))
-        reports_of = {i: reports[line.round, i] for i in confirmed if (line.round, i) in reports}
-        step = Closed(
-            round=line.round,
-            done=confirmed,
-            pulled=tuple(_pulled(kept["plan"].links, reports_of)),
-            present=frozenset(kept["view"].alive.nonzero()[0].tolist()),
-            state=_state_facts(line.books),
-        )
-        yield (line.closed_seq, 1, line.round), step
-
-
-def _pulled(links: Any, reports_of: Mapping[int, Any]) -> Iterator[Pair]:
-    """Yield the pulls that arrived; a background pull counts unless it is known to have failed."""
-    for k, (dst, src) in enumerate(zip(links.dst.tolist(), links.src.tolist(), strict=True)):
-        if dst not in reports_of or links.pushed[k]:
-            continue
-        where, report = (int(links.stage[k]), src), reports_of[dst]
-        used = {(u["stage"], u["node"]) for u in report.get("used", ())}
-        refused = {(r["stage"], r["node"]) for r in report.get("rejected", ())}
-        if where in used or (links.background[k] and where not in refused):
-            yield dst, src
-
-
-def _late_reports(rows: Rows) -> Iterator[Ordered]:
-    pulls = {(o.round, o.node): {tuple(p) for p in json.loads(o.pulls)} for o in rows("orders")}
-    books = {line.seq: line.books for line in rows("lates")}
-    for r in rows("reports"):
-        if r.kind != "mixed" or not r.late:
-            continue
-        used = json.loads(r.json).get("used", ())
-        ordered = pulls[r.round, r.node]
-        pairs = [(r.node, u["node"]) for u in used if (u["stage"], u["node"]) in ordered]
-        yield (
-            (r.seq, 0, r.round),
-            LateReport(r.round, r.node, tuple(pairs), _state_facts(books.get(r.seq))),
-        )
-
-
-def _state_facts(blob: bytes | None) -> StateFacts | None:
-    if blob is None:
-        return None
-    books: ControlState = read_blob(blob)
-    pulls, n = books.pulls, books.pulls.n
-    return StateFacts(
-        staleness=tuple(books.staleness.tolist()),
-        queue=tuple(books.queue.tolist()),
-        pulls={
-            divmod(k, n): c for k, c in zip(pulls.keys.tolist(), pulls.counts.tolist(), strict=True)
-        },
-    )
+def _archived_outcomes(archived: Sequence[RoundFacts]) -> Iterator[tuple[int, int, str]]:
+    """Yield the outcomes of orders whose rows are gone: those that were confirmed."""
+    for step in (step for piece in archived for step in piece.steps):
+        if isinstance(step, Closed):
+            yield from ((step.round, node, "DONE") for node in sorted(step.done))
+        else:
+            yield step.round, step.node, "LATE"
 
 
 def read_facts(folder: Path) -> RunFacts:
     """Return the facts of a finished or interrupted run from its folder.
 
     Raises:
-        RunFolderError: There is no `state.db`, it is damaged, or a coordinator is running.
+        RunFolderError: There is no `state.db`, it or its archive is damaged, or a coordinator is
+            running.
     """
     found = sorted(folder.rglob(STATE_FILE))
     if not found:
@@ -220,7 +103,7 @@ def read_facts(folder: Path) -> RunFacts:
     ledger = SqliteLedger(found[0])
     try:
         event_logs, unacknowledged = _nodes(folder, _node_numbers(ledger.rows))
-        return facts_of(ledger.rows, event_logs, unacknowledged)
+        return facts_of(ledger.rows, event_logs, unacknowledged, ledger.archived())
     finally:
         ledger.close()
 

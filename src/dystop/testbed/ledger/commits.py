@@ -14,6 +14,9 @@ head is not the database that the head was copied from.
 The copy is not flushed to the disk: a commit costs one flush, as before. So after a kill the head
 is at most one commit behind the database, and after a power cut perhaps some more. It is never
 ahead, because the database was flushed first.
+
+Old commits are dropped, up to a head that was flushed (`drop_old`). The chain then begins with the
+first commit that is left.
 """
 
 import hashlib
@@ -30,6 +33,7 @@ from dystop.units import plural
 
 LOG = "state.db-wal"
 CREATE = "CREATE TABLE IF NOT EXISTS commits (number INTEGER PRIMARY KEY, total, hash)"
+COMMITS_KEPT = 1000
 _ADD = "INSERT INTO commits (number, total, hash) VALUES (?, ?, ?)"
 _LOG = throttled_logger(__name__)
 _SECTOR_BYTES = 512  # a disk writes one wholly or not at all
@@ -57,6 +61,11 @@ def add_commit(base: sqlite3.Connection, head: Head) -> None:
     base.execute(_ADD, (head.number, head.total, head.hash))
 
 
+def drop_old(base: sqlite3.Connection, head: Head) -> None:
+    """Drop commits far behind a head that was flushed, as a part of a transaction."""
+    base.execute("DELETE FROM commits WHERE number < ?", (head.number - COMMITS_KEPT,))
+
+
 def read_chain(base: sqlite3.Connection, total: int) -> Head:
     """Return the newest commit. Raises ValueError if the chain is broken.
 
@@ -65,9 +74,12 @@ def read_chain(base: sqlite3.Connection, total: int) -> Head:
         total: Sum of the checksums of all rows that it holds.
     """
     (round_,) = base.execute("SELECT max(round) FROM rounds WHERE closed_s IS NOT NULL").fetchone()
-    head = Head()
+    last, head = round_ or 0, Head()
     for row in base.execute("SELECT number, total, hash FROM commits ORDER BY number"):
-        head = head.then(row[1], round_ or 0)
+        if not head.number and row[0] > 1:  # the beginning of the chain was dropped
+            head = Head(row[0], row[1], row[2], last)
+            continue
+        head = head.then(row[1], last)
         if row != (head.number, head.total, head.hash):
             raise ValueError(f"commit {row[0]} does not follow the one before it")
     if total != head.total:
@@ -140,6 +152,10 @@ class HeadFile:
             os.pwrite(self._fd, _text(head), _place(head))
         except OSError as error:
             _LOG.warning("%s: cannot be written: %s", self.path, error.strerror)
+
+    def flush(self) -> None:
+        """Wait until the newest head is on the disk."""
+        os.fsync(self._fd)
 
     def close(self) -> None:
         """Close the file."""

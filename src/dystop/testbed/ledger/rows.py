@@ -130,6 +130,22 @@ def _drop_large_state(base: sqlite3.Connection, round_: int, newest: Keys) -> in
     return _write(base, [replace(RoundLine(*found), books=None)], newest) if found else 0
 
 
+def select(base: sqlite3.Connection, table: str, where: str, *values: int) -> list[Any]:
+    """Return the rows of a table, by key, that fulfil a condition."""
+    columns = columns_of(table)
+    order = ", ".join(columns[: KEYS[table]])
+    query = f"SELECT {', '.join(columns)} FROM {table} WHERE {where} ORDER BY {order}"
+    return [LINES[table](*row) for row in base.execute(query, values)]
+
+
+def delete(base: sqlite3.Connection, table: str, where: str, *values: int) -> int:
+    """Delete rows; return by how much the sum of all checksums shrinks."""
+    query = f"SELECT ifnull(sum(sum), 0) FROM {table} WHERE {where}"
+    shrunk: int = base.execute(query, values).fetchone()[0]
+    base.execute(f"DELETE FROM {table} WHERE {where}", values)
+    return shrunk
+
+
 def total_of(base: sqlite3.Connection) -> int:
     """Return the sum of the checksums of all rows."""
     sums = " UNION ALL ".join(f"SELECT sum FROM {table}" for table in KEYS)

@@ -1,5 +1,8 @@
 """The ledger in a SQLite file: write-ahead log, full synchronisation, backups, one owner.
 
+Every `BACKUP_ROUNDS` rounds the rows of closed rounds move to the archive (`ledger.archive`), and
+the rest, which does not grow, is copied as a backup.
+
 SQLite detects a damaged tree but not a damaged value, so every row has its own checksum. It does
 not detect that commits are missing, so commits form a chain whose head is also noted outside the
 database (`ledger.commits`). A damaged file is never repaired silently: opening it fails and names
@@ -25,12 +28,14 @@ from dystop.storage import (
     write_atomic,
 )
 from dystop.testbed.launch.failpoints import reach
+from dystop.testbed.ledger.archive import PIECE_ROUNDS, Archive, delete_through, facts_through
 from dystop.testbed.ledger.commits import (
     CREATE,
     Head,
     HeadFile,
     add_commit,
     difference,
+    drop_old,
     read_chain,
 )
 from dystop.testbed.ledger.rows import (
@@ -41,6 +46,7 @@ from dystop.testbed.ledger.rows import (
     verify_rows,
     write_lines,
 )
+from dystop.testbed.ledger.steps import RoundFacts
 from dystop.testbed.ledger.tables import (
     KEYS,
     LINES,
@@ -54,7 +60,8 @@ from dystop.testbed.log_throttle import throttled_logger
 BACKUP_ROUNDS = 100
 BACKUPS_KEPT = 3
 MADE = "made"  # in the lock file: a ledger was created here
-_FORMAT = 2  # of the tables; 1 had no chain of commits
+_FORMAT = 3  # of the tables; 1 had no chain of commits, 2 no archive
+_CHAINED = 2
 _LOG_PAGES = 4000  # 16 MB: larger, so that pages that every round overwrites are copied less often
 _LOG = throttled_logger(__name__)
 
@@ -101,6 +108,8 @@ class SqliteLedger:
             self._lock.release()
             raise
         self._backed_up = 0
+        self._archive = Archive(self.path)
+        self.before_archiving: Callable[[], None] = _nothing
         self.on_backup_failed: Callable[[str], None] = _LOG.error
 
     def _open(self, accept_loss: bool, was_made: bool) -> tuple[sqlite3.Connection, Head]:
@@ -176,6 +185,14 @@ class SqliteLedger:
         if closed and closed[-1] // BACKUP_ROUNDS > self._backed_up // BACKUP_ROUNDS:
             self._try_backup(closed[-1])
 
+    def archived(self) -> list[RoundFacts]:
+        """Return the pieces of the archive, oldest first.
+
+        Raises:
+            RunFolderError: A piece and its copy are damaged or missing.
+        """
+        return [self._archive.read(line) for line in self.rows("archive")]
+
     def rows(self, table: str) -> Iterator[Any]:
         """Return all rows of a table, by key."""
         columns = columns_of(table)
@@ -203,15 +220,56 @@ class SqliteLedger:
         self._lock.release()
 
     def _try_backup(self, round_: int) -> None:
-        """Make a backup; a full disk is no reason to stop."""
+        """Archive closed rounds and make a backup; a failure is no reason to stop."""
         self._backed_up = round_
+        for what, attempt in (
+            ("rounds could not be archived", lambda: self._archive_before(round_)),
+            ("no backup could be made", lambda: self.backup(round_)),
+        ):
+            try:
+                attempt()
+            except Exception as error:
+                self.on_backup_failed(
+                    f"{self.path}: {what} after round {round_}: {error}; the run "
+                    f"continues, the next attempt is after {BACKUP_ROUNDS} rounds"
+                )
+
+    def _archive_before(self, round_: int) -> None:
+        self.before_archiving()
+        self.archive(round_ - 1)
+
+    def archive(self, through: int) -> None:
+        """Move the rows of closed rounds, up to a round, to the archive.
+
+        A round that is closed must be left: it tells which rounds the ledger has seen.
+        """
+        first = self._base.execute("SELECT min(round) FROM rounds").fetchone()[0]
+        while first is not None and first <= through:
+            last = min(first + PIECE_ROUNDS - 1, through)
+            self._archive_piece(last)
+            first = last + 1
+
+    def _archive_piece(self, last: int) -> None:
+        base = self._base
+        offset = base.execute("SELECT ifnull(max(offset + bytes), 0) FROM archive").fetchone()[0]
+        facts = facts_through(base, last)
+        line = self._archive.add(facts, offset)
+        self._head_file.flush()
+        reach("coordinator.during_archive")
         try:
-            self.backup(round_)
-        except (sqlite3.Error, OSError, RunFolderError) as error:
-            self.on_backup_failed(
-                f"{self.path}: no backup could be made after round {round_}: {error}; the run "
-                f"continues, the next attempt is after {BACKUP_ROUNDS} rounds"
-            )
+            base.execute("BEGIN IMMEDIATE")
+            total = self.head.total - delete_through(base, last, facts)
+            head = self.head.then(total + write_lines(base, [line], self._newest), self.head.round)
+            add_commit(base, head)
+            drop_old(base, self.head)
+            base.execute("COMMIT")
+        except BaseException:
+            if base.in_transaction:
+                base.execute("ROLLBACK")
+            raise
+        self.head = head
+        reach("coordinator.after_archive")
+        self._head_file.write(head)
 
     def backup(self, round_: int) -> Path:
         """Write a complete copy with its SHA-256; keep the newest few."""
@@ -235,6 +293,10 @@ class SqliteLedger:
         return final
 
 
+def _nothing() -> None:
+    """Do nothing: the default of a callback."""
+
+
 def _make_private(path: Path) -> None:
     """Let only the owner read the file; SQLite gives the same mode to its write-ahead log."""
     os.close(os.open(path, os.O_RDWR | os.O_CREAT | O_NOFOLLOW, PRIVATE))
@@ -244,7 +306,7 @@ def _make_private(path: Path) -> None:
 
 
 def _prepare(base: sqlite3.Connection, path: Path) -> bool:
-    """Set up the connection and the tables; return whether the format is new to this file."""
+    """Set up the connection and the tables; return whether the file had no chain of commits."""
     base.execute("PRAGMA journal_mode = WAL")
     base.execute("PRAGMA synchronous = FULL")
     base.execute(f"PRAGMA wal_autocheckpoint = {_LOG_PAGES}")
@@ -258,11 +320,12 @@ def _prepare(base: sqlite3.Connection, path: Path) -> bool:
         base.execute("BEGIN IMMEDIATE")
         for table in KEYS:
             base.execute(create_table(table))
-        base.execute(CREATE)
-        add_commit(base, Head().then(total_of(base), 0))
+        if version < _CHAINED:
+            base.execute(CREATE)
+            add_commit(base, Head().then(total_of(base), 0))
         base.execute(f"PRAGMA user_version = {_FORMAT}")
         base.execute("COMMIT")
-    return version < _FORMAT
+    return version < _CHAINED
 
 
 def _is_filled(path: Path) -> bool:

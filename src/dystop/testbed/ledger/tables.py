@@ -31,9 +31,14 @@ kept      key, value                    state: what else the state machine resum
                                         answered; late:ROUND: its score came after its record and
                                         is not in the run folder yet; local_steps: mini-batches
                                         of each worker so far, where training is private
+archive   first, last, offset, bytes, sha256
+                                        rounds whose other rows are gone, and their piece of
+                                        `state.archive` (`ledger.archive`)
 commits   number, total, hash           the chain of commits, without `sum` (`ledger.commits`)
 
-The ControlState of a large fleet is kept for the newest round and every hundredth only.
+Rounds, orders, reports, lates and records of archived rounds are deleted, unless a restart needs
+them: orders that may still be confirmed, and records without the score that is due. The
+ControlState of a large fleet is kept for the newest round and every hundredth only.
 """
 
 import zlib
@@ -190,15 +195,38 @@ class KeptLine:
     value: bytes | None
 
 
-Line = MetaLine | WorkerLine | RoundLine | OrderLine | ReportLine | LateLine | RecordLine | KeptLine
+@dataclass(frozen=True)
+class ArchiveLine:
+    """A piece of the archive."""
+
+    table: ClassVar[str] = "archive"
+    first: int  # round
+    last: int
+    offset: int
+    bytes: int
+    sha256: str
+
+
+Line = (
+    MetaLine
+    | WorkerLine
+    | RoundLine
+    | OrderLine
+    | ReportLine
+    | LateLine
+    | RecordLine
+    | KeptLine
+    | ArchiveLine
+)
 KEYS = {
     "meta": 1, "workers": 1, "rounds": 1, "orders": 2, "reports": 1, "lates": 1, "records": 1,
-    "kept": 1,
+    "kept": 1, "archive": 1,
 }  # fmt: skip
 LINES: dict[str, type[Any]] = {
     kind.table: kind
     for kind in (
         MetaLine, WorkerLine, RoundLine, OrderLine, ReportLine, LateLine, RecordLine, KeptLine,
+        ArchiveLine,
     )
 }  # fmt: skip
 
