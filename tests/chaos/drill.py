@@ -57,6 +57,7 @@ def measure(
     name: str,
     keys: tuple[str, ...] = (),
     settle_s: float = SETTLE_S,
+    measure_s: float = MEASURE_S,
 ) -> Pace:
     """Run a testbed with hostile members (name -> attack) and measure the others."""
     setting = Setting((*KEYS, *keys), hostile=hostile, restart_s=1.0)
@@ -68,7 +69,7 @@ def measure(
             rig.supervisor.signal(member, signal.SIGUSR1)
         began_s, used_s = time.monotonic(), cpu_s(rig, hostile)
         rig.spend(settle_s)
-        during = _pace(rig, MEASURE_S)
+        during = _pace(rig, measure_s)
         cpu = (cpu_s(rig, hostile) - used_s) / (time.monotonic() - began_s)
         states, named = member_states(rig), named_members(rig)
         restarts = rig.supervisor.children["coordinator"].starts - 1

@@ -24,7 +24,11 @@ class Timeouts:
     away_s: Positive = param(4.0, "silence after a broken pull after which the pull fails")
     pull_s: Positive = param(5.0, "shortest time limit for the pulls of an order")
     round_s: Positive = param(10.0, "shortest wait for missing reports before a round closes")
-    round_cap_s: Positive = param(600.0, "longest wait for missing reports before a round closes")
+    round_cap_s: Positive = param(
+        60.0,
+        "longest wait for missing reports before a round closes; it is also never longer than ten "
+        "times the median of the last 20 rounds plus round_s",
+    )
     gather_s: Positive = param(15.0, "longest wait for the quorum after a start")
     exclude_s: Positive = param(
         15.0, "exclusion of a link or a worker after a failure; doubles each time"

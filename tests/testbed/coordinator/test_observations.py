@@ -65,6 +65,37 @@ def test_claimed_link_seconds_are_bounded_by_the_observed_time():
     assert observations.link_s(0, 1) == pytest.approx(1.0)
 
 
+def test_seconds_beyond_the_observed_ones_are_scaled_down():
+    observations, _ = new_observations()
+    observations.links = {1: 1.0, 2: 1.0, 3: 1.0}
+    pulls = order(Pull(1), Pull(2), Pull(3))
+    lost = Rejected(3, 0, "timeout", 1e9, 20_000)
+    observations.exchange_reported(
+        0, pulls, mixed(used(1, 1e9), used(2, 5e8), rejected=(lost,)), 2.0
+    )
+    assert observations.link_s(0, 1) == pytest.approx(0.7 + 0.3 * 2.0)
+    assert observations.link_s(0, 2) == pytest.approx(1.0)
+    assert observations.link_s(0, 3) == pytest.approx(0.7 + 0.3 * 4.0)  # half of it, in 2 s
+    observations.exchange_reported(0, order(Pull(2)), mixed(used(2, 1e9)), 0.1, most_s=1.0)
+    assert observations.link_s(0, 2) == pytest.approx(1.0)
+
+
+def test_fewer_bytes_than_ordered_do_not_make_a_link_slow():
+    observations, _ = new_observations()
+    observations.links = {1: 1.0, 2: 1.0}
+    few = replace(used(1, 1.0), bytes=1), replace(used(2, 0.25), bytes=1)
+    pulls = order(Pull(1), Pull(2, mask=(0, 0.25)))
+    observations.exchange_reported(0, pulls, mixed(*few), 1.0)
+    assert (observations.link_s(0, 1), observations.link_s(0, 2)) == (1.0, 1.0)
+
+
+def test_an_exchange_whose_start_nobody_saw_measures_nothing():
+    observations, _ = new_observations()
+    observations.pull_failed(0, 1, "timeout", 0.0)
+    observations.exchange_reported(0, order(Pull(1)), mixed(used(1, 9.0)), None)
+    assert (observations.links, observations.excluded) == ({}, {})
+
+
 def test_waiting_for_a_sender_is_not_a_slow_link():
     observations, _ = new_observations()
     observations.exchange_reported(0, order(Pull(1, exact=True)), mixed(used(1, 50.0)), 50.0)

@@ -11,7 +11,7 @@ from dystop.control.staleness_weighting import StalenessWeighting
 from dystop.mechanisms import MECHANISMS
 from dystop.plan import Plan, join_links, links, mix_of, no_links
 from dystop.sparse import ints
-from dystop.testbed.coordinator.orders import orders_from_plan, stage_count
+from dystop.testbed.coordinator.orders import orders_from_plan, pull_times, stage_count
 from dystop.testbed.protocol.codec import decode, encode
 from dystop.types import Mailbox
 from support.engine_fixtures import Script
@@ -27,7 +27,9 @@ def view_of(n=4, **changes):
 def orders(plan, view, rates=None, mechanism=None):
     steps = np.full(len(plan.active), 7) if plan.steps is None else plan.steps
     rates = np.zeros(len(plan.links)) if rates is None else rates
-    return orders_from_plan(plan, view, mechanism or Script(), steps, rates, 5.0, epoch=2)
+    return orders_from_plan(
+        plan, view, mechanism or Script(), steps, rates, np.full(view.fleet.nodes, 5.0), epoch=2
+    )
 
 
 def test_pulls_of_an_active_worker():
@@ -45,6 +47,29 @@ def test_pulls_of_an_active_worker():
     ]
     assert (stage.row.sources, stage.row.weights) == ((0, 1, 2), (0.5, 0.25, 0.25))
     assert (stage.row.mailed, stage.row.to_self) == ((), False)
+
+
+def test_pulls_take_as_long_as_the_own_links_and_what_exact_senders_do_before():
+    first = mix_of(ints([1, 1]), ints([1, 3]), np.array([0.5, 0.5]))
+    second = mix_of(ints([0, 0]), ints([0, 1]), np.array([0.5, 0.5]))
+    both = join_links(
+        [
+            links(ints([1, 2]), ints([3, 3])),
+            links(ints([0]), ints([1]), stage=1),
+            links(ints([3]), ints([2]), background=True),
+        ]
+    )
+    plan = Plan(ints([0, 2]), both, (first, second))
+    busy = np.array([1.0, 50.0, 4.0, 0.0])
+    times = pull_times(plan, np.array([5.0, 900.0, 2.0, 70.0]), busy)
+    assert times.tolist() == [7.0, 5.0, 900.0, 0.0]  # node 0 waits for the mix of node 1
+
+
+def test_a_synchronous_pull_waits_for_the_training_of_its_sender_alone():
+    pulls = links(ints([0, 1, 2]), ints([1, 0, 0]))
+    plan = Plan(ints([0, 1, 2]), pulls, synchronous=True)
+    times = pull_times(plan, np.ones(3), np.array([2.0, 8.0, 60.0]))
+    assert times.tolist() == [9.0, 3.0, 3.0]
 
 
 def test_active_without_links_gets_an_order():

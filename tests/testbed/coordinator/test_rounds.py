@@ -304,6 +304,85 @@ def test_deadline_and_budget():
     assert {o.budget_s for o in now.orders.values()} == {3.0}
 
 
+def claiming(harness, name, seconds, orders):
+    """Let a worker claim these seconds for every pull of some orders, then never report again."""
+    honest, lied = harness.send_report, set()
+
+    def send(p, report):
+        if p.name == name and report.kind == "mixed":
+            lied.add(report.round)
+            if len(lied) > orders:
+                return
+            report = replace(report, used=tuple(replace(u, seconds=seconds) for u in report.used))
+        honest(p, report)
+
+    harness.send_report = send
+
+
+@pytest.mark.parametrize("name", ["d-psgd", "dystop"])
+def test_claims_of_a_billion_seconds_stop_nobody(name):
+    harness = CoordinatorHarness(setup_for(name, rounds=10_000))
+    harness.join_all()
+    harness.run(3.0)
+    claiming(harness, "w02", 1e9, orders=12)
+    began, opened_s = len(harness.records), harness.machine.state.at_s
+    harness.run(120.0)
+    state = harness.machine.state
+    assert state.members.get("w02").state == "QUARANTINED"
+    assert {(e.member, e.kind) for e in state.incidents.written} == {("w02", "bad_message")}
+    assert max(state.observations.links.values()) < 10.0
+    calm = CoordinatorHarness(setup_for(name, rounds=10_000))
+    calm.join_all()
+    calm.run(3.0)
+    calm_before = len(calm.records)
+    calm.run(120.0)
+    assert len(harness.records) - began > 0.7 * (len(calm.records) - calm_before), opened_s
+
+
+def test_seconds_within_the_tolerance_make_no_link_slow():
+    """The coordinator allows a second for clocks, but its estimates take only what it observed."""
+    harness = CoordinatorHarness(setup_for("d-psgd", rounds=10_000))
+    harness.join_all()
+    harness.run(3.0)
+    before = dict(harness.machine.state.observations.links)
+    claiming(harness, "w02", 1.1, orders=10_000)
+    harness.run(60.0)
+    state = harness.machine.state
+    assert state.strikes.all() == []
+    most_s = max(s for key, s in state.observations.links.items())
+    assert most_s <= 1.2 * max(max(before.values()), 0.3)
+
+
+def test_an_honest_report_after_a_restart_of_the_coordinator_is_no_lie():
+    """The clock of the run stood still while there was no coordinator."""
+    harness = CoordinatorHarness(setup_for("d-psgd", rounds=20))
+    for worker in harness.workers.values():
+        worker.pull_s = 8.0
+    harness.join_all()
+    harness.run(6.0)
+    harness.restart()
+    harness.run(20.0)
+    assert harness.machine.state.strikes.all() == []
+    assert len(harness.records) >= 1
+
+
+def test_no_round_waits_much_longer_than_the_last_ones():
+    harness = CoordinatorHarness(setup_for("d-psgd", rounds=10_000))
+    harness.join_all()
+    harness.run(60.0)
+    state = harness.machine.state
+    usual_s = float(np.median(state.recent_s))
+    assert len(state.recent_s) == 20
+    for key in state.observations.links:  # however they came to be
+        state.observations.links[key] = 1e6
+    t = harness.machine.round
+    harness.run(10.0, lambda: harness.machine.round > t + 1)
+    now = harness.machine.rounds.current
+    assert now.deadline_s - now.line.opened_s <= 10.0 * usual_s + 10.0 + 1e-6
+    harness.restart()
+    assert len(harness.machine.state.recent_s) == 20
+
+
 @pytest.mark.parametrize("name", ["d-psgd", "fedavg", "gossipfl", "dystop"])
 def test_rounds_go_on_without_a_worker_that_never_answers(name):
     harness = CoordinatorHarness(setup_for(name, rounds=100))

@@ -85,7 +85,9 @@ def test_two_rounds_equal_the_simulators(testbed):
         view = replace_view(components, round_)
         steps = np.full(len(plan.active), 2) if plan.steps is None else plan.steps
         rates = np.zeros(len(plan.links))
-        orders = orders_from_plan(plan, view, components.mechanism, steps, rates, 5.0, epoch=1)
+        orders = orders_from_plan(
+            plan, view, components.mechanism, steps, rates, np.full(view.fleet.nodes, 5.0), epoch=1
+        )
         for node, execute in orders.items():
             testbed.coordinator.send(f"w{node:02d}", execute)
         for node in orders:

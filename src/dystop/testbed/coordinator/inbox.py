@@ -74,10 +74,11 @@ class Inbox:
     def _refuse_implausible(self, member: Member, message: ToCoordinator) -> bool:
         """Give the sender of a message that cannot be true a strike; return whether it got one."""
         setup, t = self.state.setup, self.state.control.t
-        order = None
+        order, passed_s = None, None
         if isinstance(message, Report):
             order = self.rounds.order_of(member.node, message.round)
-        wrong = implausible(setup.fleet, t, member.node, message, order)
+            passed_s = self.rounds.since_opened_s(message.round)
+        wrong = implausible(setup.fleet, t, member.node, message, order, passed_s, setup.least_loss)
         if wrong:
             word = type(message).__name__.lower()
             self.joining.roster_due |= self.quarantine.false_message(member, f"{word}: {wrong}")

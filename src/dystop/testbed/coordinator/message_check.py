@@ -2,11 +2,13 @@
 
 The codec bounds the form of a message. Here its content is held against what was ordered: a number
 of a training, a round or a version cannot be far ahead of the rounds that were opened; mail comes
-from other workers, once from each; a report names only pulls of its order. An honest member may be
+from other workers, once from each; a report names only pulls of its order, and no seconds beyond
+those that have passed since the order was issued. An honest member may be
 ahead of a coordinator whose ledger was restored from a backup, so a lead of `MAX_LEAD` is allowed.
 What is ahead of the coordinator's own round is then left out of its plans (`Observations`).
 """
 
+import math
 from collections.abc import Iterable
 
 from dystop.testbed.coordinator.observations import pulls_by_stage_and_sender
@@ -31,6 +33,8 @@ SMALL_BYTES = 4096  # of a message without lists
 LABEL_BYTES, MAIL_BYTES, PULL_BYTES, NODE_BYTES = 24, 96, 400, 8  # of one entry as JSON
 NUMBER_BYTES = 26  # of a number with all its digits
 HEADERS_BYTES = 2**20  # what headers may add to that
+CLOCKS_FACTOR, CLOCKS_S = 1.1, 1.0  # by which the clocks of two machines may disagree
+LOSS_MARGIN = 1e-3  # by which rounding may take a loss below the least one
 
 
 def most_bytes(kind: str, fleet: Fleet, most_pulls: int) -> int:
@@ -51,7 +55,13 @@ def most_bytes(kind: str, fleet: Fleet, most_pulls: int) -> int:
 
 
 def implausible(
-    fleet: Fleet, t: int, node: int, message: ToCoordinator, order: Execute | None
+    fleet: Fleet,
+    t: int,
+    node: int,
+    message: ToCoordinator,
+    order: Execute | None,
+    passed_s: float | None = None,
+    least_loss: float = -math.inf,
 ) -> str:
     """Return what cannot be true in a message; empty: nothing.
 
@@ -61,11 +71,14 @@ def implausible(
         node: The sender.
         message: The message.
         order: The order that a report answers; None: such a report has no effect.
+        passed_s: Seconds since this order was issued; None: nobody knows.
+        least_loss: The least loss of the task.
     """
     if isinstance(message, Join):
         return _in_join(fleet, t + MAX_LEAD, node, message)
     if isinstance(message, Report):
-        return _in_report(fleet, t, message, order)
+        wrong = _in_report(fleet, t, message, order) or _in_loss(message.loss, least_loss)
+        return wrong or ("" if order is None else _in_seconds(message, passed_s))
     if isinstance(message, Scored):
         return _in_score(fleet, t + MAX_LEAD, message)
     if isinstance(message, Heartbeat) and message.last_round > t + MAX_LEAD:
@@ -105,6 +118,25 @@ def _in_report(fleet: Fleet, t: int, report: Report, order: Execute | None) -> s
     if report.loss is not None and abs(report.loss) > MAX_REAL:
         return f"loss {report.loss}"
     return _in_transfers(fleet, most, report)
+
+
+def _in_loss(loss: float | None, least: float) -> str:
+    """Check the loss of a report; the least loss of a task is a number, or minus infinity."""
+    if loss is None or loss >= least - LOSS_MARGIN * max(1.0, abs(least)):
+        return ""
+    return f"loss {loss}, at least {least:g} is possible"
+
+
+def _in_seconds(report: Report, passed_s: float | None) -> str:
+    """Check that nothing in the report of an exchange lasted longer than since its order."""
+    if passed_s is None or report.kind != "mixed":
+        return ""
+    most_s = CLOCKS_FACTOR * passed_s + CLOCKS_S
+    entries: tuple[Report | Used | Rejected, ...] = (report, *report.used, *report.rejected)
+    longest_s = max(report.waited_s, *(entry.seconds for entry in entries))
+    if longest_s <= most_s:
+        return ""
+    return f"{longest_s:g} seconds, its order was issued {passed_s:.3g} seconds before"
 
 
 def _in_transfers(fleet: Fleet, most: int, report: Report) -> str:

@@ -1,10 +1,11 @@
 """Measurements of links, trainings and mail, as the `Observation` that a mechanism decides from.
 
 The coordinator does not trust reported times. Receivers report the seconds of each link. Together
-these must fill the time that the coordinator measured between the order and the report. The
-duration of a training is the time that the coordinator measured between the reports `mixed` and
-`trained`. One measurement changes an estimate by at most a factor of `MAX_FACTOR`. The world
-provides the initial estimates.
+these must fill the time that the coordinator measured between the order and the report, and cannot
+exceed it; `coordinator.message_check` refuses reports that are far beyond it. The duration of a
+training is the time that the coordinator measured between the reports `mixed` and `trained`. One
+measurement changes an estimate by at most a factor of `MAX_FACTOR`. The world provides the initial
+estimates.
 
 Times named `at_s` are seconds of the run by the coordinator's clock. Estimates are emulated
 seconds, that is, real seconds divided by `time_scale`.
@@ -194,8 +195,9 @@ class Observations:
         node: int,
         order: Execute,
         report: Report,
-        observed_s: float,
+        observed_s: float | None,
         idle: Collection[int] = (),
+        most_s: float | None = None,
     ) -> None:
         """Measure the links of an exchange.
 
@@ -203,24 +205,32 @@ class Observations:
             node: The receiver.
             order: Its order.
             report: Its report.
-            observed_s: Seconds of the exchange by the coordinator's clock.
+            observed_s: Seconds of the exchange by the coordinator's clock; None: it did not see the
+                start, so the report measures nothing. They count from the last sign of the member.
             idle: Nodes whose training had ended when the order was issued. In the first stage, an
                 exact pull from another node may wait for its sender, so that it measures no link.
+            most_s: Seconds that the exchange can have lasted; None: `observed_s`.
         """
-        corrected_s, pulls = _time_correction(report, observed_s), pulls_by_stage_and_sender(order)
+        for used in report.used:
+            self.excluded.pop((node, used.node), None)
+        if observed_s is None:
+            return
+        corrected_s = _time_correction(report, observed_s, observed_s if most_s is None else most_s)
+        pulls = pulls_by_stage_and_sender(order)
         measures = {
             key for key, p in pulls.items() if not p.exact or (key[0] == 0 and p.node in idle)
         }
         for used in report.used:
-            self.excluded.pop((node, used.node), None)
             if (used.stage, used.node) in measures:
                 fraction = used.bytes / self._fleet.model_bytes
+                if used.bytes > 0:  # a model that arrived had at least the ordered part
+                    fraction = max(fraction, _ordered_fraction(pulls[used.stage, used.node]))
                 self._link_measured(node, used.node, corrected_s(used.seconds), fraction)
         for lost in report.rejected:
             if (lost.stage, lost.node) in measures and lost.code == "timeout":
-                self._link_timed_out(node, lost)
+                self._link_timed_out(node, lost, corrected_s(lost.seconds))
 
-    def _link_timed_out(self, dst: int, lost: Rejected) -> None:
+    def _link_timed_out(self, dst: int, lost: Rejected, seconds: float) -> None:
         """Measure a link from the part of a model that arrived before the timeout.
 
         Otherwise the next pull over this link would get the same, too short time again.
@@ -228,8 +238,8 @@ class Observations:
         fraction, old = lost.bytes / self._fleet.model_bytes, self.link_s(dst, lost.node)
         if fraction <= 0:
             return
-        if old is None or lost.seconds / fraction / self._params.time_scale > old:
-            self._link_measured(dst, lost.node, lost.seconds, fraction)
+        if old is None or seconds / fraction / self._params.time_scale > old:
+            self._link_measured(dst, lost.node, seconds, fraction)
 
     def _link_measured(self, dst: int, src: int, seconds: float, fraction: float) -> None:
         if seconds <= 0 or fraction <= 0:
@@ -356,12 +366,13 @@ class Observations:
         return self._keys
 
 
-def _time_correction(report: Report, observed_s: float) -> Callable[[float], float]:
+def _time_correction(report: Report, observed_s: float, most_s: float) -> Callable[[float], float]:
     """Return a function that corrects the reported seconds of a link.
 
     The slowest transfers of all stages together must fill the observed time of the exchange, except
     for mixing and messages. If they do not, all times are stretched until they fill it completely.
-    A receiver that reports too little therefore ends with longer times than an honest one.
+    A receiver that reports too little therefore ends with longer times than an honest one. If they
+    last longer than the exchange can have lasted, all times are scaled down to that.
     """
     slowest: dict[int, float] = {}
     reported = [(u.stage, u.seconds) for u in report.used]
@@ -369,11 +380,18 @@ def _time_correction(report: Report, observed_s: float) -> Callable[[float], flo
     for stage, seconds in reported:
         slowest[stage] = max(slowest.get(stage, 0.0), seconds)
     reported_s = sum(slowest.values())
+    if reported_s > most_s:
+        return lambda seconds: seconds * most_s / reported_s
     if reported_s >= MIN_EXPLAINED * (observed_s - SLACK_S):
         return lambda seconds: seconds
     if reported_s <= 0:
         return lambda seconds: observed_s
     return lambda seconds: seconds * observed_s / reported_s
+
+
+def _ordered_fraction(pull: Pull) -> float:
+    """Return the fraction of a model that a pull brings."""
+    return 1.0 if pull.mask is None else pull.mask[1]
 
 
 def pulls_by_stage_and_sender(order: Execute) -> dict[tuple[int, int], Pull]:

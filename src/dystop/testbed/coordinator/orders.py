@@ -7,7 +7,7 @@ mailbox. A collective row (a ring) is realised by pulling from every source dire
 
 import json
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -19,12 +19,15 @@ from dystop.sparse import Floats, Ints
 from dystop.testbed.coordinator.observations import LATE_FACTOR, RunningTrainings
 from dystop.testbed.coordinator.setup import CoordinatorSetup
 from dystop.testbed.ledger.tables import OrderLine
+from dystop.testbed.params import Timeouts
 from dystop.testbed.protocol.codec import decode, encode
 from dystop.testbed.protocol.messages import Execute, Pull, Row, Stage
 from dystop.types import Mechanism, View
 
 TRIAL_FACTOR = 2.0  # a round waits this many times its estimate for a worker on trial ...
 TRIAL_MARGIN_S = 1.0  # ... and this much longer, for messages and for saving
+MEDIAN_FACTOR = 10.0  # no round waits longer than this many times the median of recent rounds ...
+FEW_ROUNDS = 5  # ... once there are so many
 
 
 @dataclass(frozen=True)
@@ -33,15 +36,36 @@ class RoundLimits:
 
     deadline_s: float  # seconds until the round closes without the missing reports
     trial_s: float  # the same for workers on trial
-    pull_s: float  # seconds for all pulls of an order
-    trial_pull_s: float  # the same for workers on trial
+    pull_s: Floats  # seconds for all pulls of the order of each node, [nodes]
+    trial_pull_s: Floats  # the same for workers on trial
     rates: Floats  # bytes per second that each link is paced to, 0: not paced, [L]
 
 
+def longest_wait_s(timeouts: Timeouts, recent_s: Collection[float]) -> float:
+    """Return the longest time that a round may wait, whatever its members have reported.
+
+    >>> limits = Timeouts(round_s=10.0, round_cap_s=60.0)
+    >>> [longest_wait_s(limits, [s] * 20) for s in (0.1, 2.0, 100.0)], longest_wait_s(limits, [0.1])
+    ([11.0, 30.0, 60.0], 60.0)
+    """
+    if len(recent_s) < FEW_ROUNDS:
+        return timeouts.round_cap_s
+    usual_s = MEDIAN_FACTOR * float(np.median(list(recent_s)))
+    return min(timeouts.round_cap_s, usual_s + timeouts.round_s)
+
+
 def round_limits(
-    setup: CoordinatorSetup, plan: Plan, view: View, steps: Ints, running: RunningTrainings
+    setup: CoordinatorSetup,
+    plan: Plan,
+    view: View,
+    steps: Ints,
+    running: RunningTrainings,
+    recent_s: Collection[float] = (),
 ) -> RoundLimits:
     """Compute the limits of a round from the expected times of its links and trainings.
+
+    The pulls of a worker are limited by its own links, and by what its senders must do before they
+    can send an exact model. So a false estimate of a link gives nobody else more time.
 
     Args:
         setup: The coordinator's setup.
@@ -49,6 +73,7 @@ def round_limits(
         view: The view that the plan was decided from.
         steps: Mini-batches of each active worker, [A].
         running: The running trainings. A training that is late does not extend the limits.
+        recent_s: Real seconds of the last rounds.
     """
     link_s, rates = _link_times(setup, plan, view)
     link_s = link_s * setup.longest_message  # a receiver that lacks much needs a whole model
@@ -62,15 +87,62 @@ def round_limits(
     busy = np.append(running.remaining_s, no_training)
     latest = np.append(running.latest_s, no_training) / LATE_FACTOR
     deadline_s = max(timeouts.round_s, LATE_FACTOR * duration_s(latest))
-    deadline_s = min(timeouts.round_cap_s, deadline_s)
+    deadline_s = min(longest_wait_s(timeouts, recent_s), deadline_s)
     trial_s = min(deadline_s, TRIAL_FACTOR * duration_s(busy) + TRIAL_MARGIN_S)
-    stages = np.unique(plan.links.stage)
-    slowest = sum(link_s[plan.links.stage == k].max(initial=0.0) for k in stages)
-    waits = latest[plan.active].max(initial=0.0)  # an exact pull waits for the sender's training
-    expected_s = 2.0 * float(slowest + waits) * scale
-    pull_s = min(max(timeouts.pull_s, expected_s), max(deadline_s - 1.0, deadline_s / 2.0))
-    trial_pull_s = min(pull_s, expected_s + TRIAL_MARGIN_S / 2.0)
+    expected_s = 2.0 * scale * pull_times(plan, link_s, latest)
+    most_s = max(deadline_s - 1.0, deadline_s / 2.0)
+    pull_s = np.minimum(np.maximum(timeouts.pull_s, expected_s), most_s)
+    trial_pull_s = np.minimum(pull_s, expected_s + TRIAL_MARGIN_S / 2.0)
     return RoundLimits(deadline_s, trial_s, pull_s, trial_pull_s, rates)
+
+
+def pull_times(plan: Plan, link_s: Floats, busy_s: Floats) -> Floats:
+    """Return the expected seconds from the start of each node's order to its last model, [nodes].
+
+    A node may start at once: its own training can end earlier than expected. Its senders may not.
+
+    Args:
+        plan: The plan of a round.
+        link_s: Expected seconds of each link, [L].
+        busy_s: Seconds until the training of each node has ended, [nodes].
+    """
+    links, pulled_s = plan.links, np.zeros(len(busy_s))
+    ready_s = pulled_s.copy()  # to send an exact model
+    ready_s[plan.active] = busy_s[plan.active]  # a passive node pulls while it trains
+    for stage in range(stage_count(plan)):
+        here = (links.stage == stage) & ~links.background
+        dst, src = links.dst[here], links.src[here]
+        exact = np.isin(src, list(exact_senders(plan, stage)))
+        exact |= links.pushed[here] & np.isin(src, plan.active)
+        sent_s = np.where(exact, ready_s[src], 0.0)
+        before_s = ready_s
+        ready_s, pulled_s = (
+            _after_stage(done_s, dst, sent_s, link_s[here]) for done_s in (ready_s, pulled_s)
+        )
+        if stage < len(plan.mixes) and plan.mixes[stage].collective:  # each pulls from all others
+            members = plan.mixes[stage].receiver
+            last_s = before_s[members].max(initial=0.0) + link_s[here].max(initial=0.0)
+            ready_s[members] = pulled_s[members] = last_s
+    return pulled_s
+
+
+def _after_stage(done_s: Floats, dst: Ints, sent_s: Floats, link_s: Floats) -> Floats:
+    """Return when each node has the models of a stage, if it begins it at `done_s`, [nodes]."""
+    after_s = done_s.copy()
+    np.maximum.at(after_s, dst, np.maximum(done_s[dst], sent_s) + link_s)
+    return after_s
+
+
+def exact_senders(plan: Plan, stage: int) -> set[int]:
+    """Return the senders whose model at this point of the round is needed.
+
+    These are the active workers in a synchronous exchange or in a later stage. In a later stage
+    they also include every node that mixed in an earlier stage.
+    """
+    exact: set[int] = set(plan.active.tolist()) if plan.synchronous or stage > 0 else set()
+    for earlier in plan.mixes[:stage]:
+        exact |= set(earlier.receiver.tolist())
+    return exact
 
 
 def _link_times(setup: CoordinatorSetup, plan: Plan, view: View) -> tuple[Floats, Floats]:
@@ -131,7 +203,7 @@ def orders_from_plan(
     mechanism: Mechanism,
     steps: Ints,
     rates: Floats,
-    pull_s: float,
+    pull_s: Floats,
     epoch: int = 0,
 ) -> dict[int, Execute]:
     """Return the order of every node that is active, mixes or receives a model in this round.
@@ -142,7 +214,7 @@ def orders_from_plan(
         mechanism: The mechanism that decided it.
         steps: Mini-batches of each active worker, [A].
         rates: Bytes per second that each link is paced to, 0: not paced, [L].
-        pull_s: Seconds for all pulls of an order, from its start.
+        pull_s: Seconds for all pulls of the order of each node, from its start, [nodes].
         epoch: The coordinator's epoch.
     """
     stages = [
@@ -157,7 +229,7 @@ def orders_from_plan(
             stages=tuple(stage.get(node, Stage()) for stage in stages),
             steps=int(steps[place[node]]) if node in place else 0,
             rate=_rate(plan, place.get(node)),
-            budget_s=pull_s,
+            budget_s=float(pull_s[node]),
             keep_mail=plan.keep_mail,
         )
         for node in sorted(set(place).union(*stages))
@@ -216,7 +288,8 @@ class _StageOrders:
 
     def _pulls(self) -> dict[int, list[Pull]]:
         """Return the pulls of this stage by receiver, including those that realise a ring."""
-        links, used, exact = self.plan.links, self._used_links(), self._exact_senders()
+        links, used = self.plan.links, self._used_links()
+        exact = exact_senders(self.plan, self.stage)
         active, mask = self._active, _mask(self.mix)
         pulls: dict[int, list[Pull]] = defaultdict(list)
         here = links.stage == self.stage
@@ -261,17 +334,6 @@ class _StageOrders:
     @property
     def _active(self) -> set[int]:
         return set(self.plan.active.tolist())
-
-    def _exact_senders(self) -> set[int]:
-        """Return the senders whose model at this point of the round is needed.
-
-        These are the active workers in a synchronous exchange or in a later stage. In a later stage
-        they also include every node that mixed in an earlier stage.
-        """
-        exact = self._active if self.plan.synchronous or self.stage > 0 else set()
-        for earlier in self.plan.mixes[: self.stage]:
-            exact |= set(earlier.receiver.tolist())
-        return exact
 
 
 def _mask(mix: Mix | None) -> tuple[int, float] | None:

@@ -11,6 +11,7 @@ A report that arrives after its round was closed is applied with `apply_late_rep
 """
 
 import json
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any, Literal
@@ -135,14 +136,14 @@ class Rounds:
         """Write the plan and its orders to the ledger, and send them after the commit."""
         state, steps = self.state, self._steps(plan)
         running = state.observations.running(world, state.at_s)
-        limits = round_limits(state.setup, plan, view, steps, running)
+        limits = round_limits(state.setup, plan, view, steps, running, state.recent_s)
         mechanism = state.setup.mechanism
         orders = orders_from_plan(
             plan, view, mechanism, steps, limits.rates, limits.pull_s, state.epoch
         )
         for node, order in orders.items():
             if state.failures.is_on_trial(node, state.at_s):
-                orders[node] = replace(order, budget_s=limits.trial_pull_s)
+                orders[node] = replace(order, budget_s=float(limits.trial_pull_s[node]))
         kept_view = without_links(view)
         blob = write_blob({"plan": plan, "view": without_fleet_data(kept_view)})
         line = RoundLine(view.t, state.epoch, state.at_s, blob)
@@ -226,6 +227,25 @@ class Rounds:
         line = self.unconfirmed.get((round_, node))
         return None if line is None or not line.execute else stored_order(line)
 
+    def seconds_since_order(self, node: int, order: Execute) -> float | None:
+        """Return the seconds that the exchange of an order can have lasted until now.
+
+        An active worker ends its training first. The clock of the run stands still while no
+        coordinator runs, so nothing is known about an order of an earlier coordinator: None.
+        """
+        state, opened_s = self.state, self._opened_s.get(order.round)
+        if opened_s is None:
+            return None
+        if order.train:
+            ended_s = float(state.observations.ended_s[node])
+            opened_s = max(opened_s, ended_s) if math.isfinite(ended_s) else opened_s
+        return state.at_s - opened_s
+
+    def since_opened_s(self, round_: int) -> float | None:
+        """Return the seconds since a round was opened; None: by an earlier coordinator."""
+        opened_s = self._opened_s.get(round_)
+        return None if opened_s is None else self.state.at_s - opened_s
+
     def mark_answered(self, node: int, report: Report) -> None:
         """Mark a node of the open round as answered, after a restart.
 
@@ -245,8 +265,11 @@ class Rounds:
         """Measure a finished exchange; return the refused models."""
         state, current = self.state, self.current
         idle = current.idle if current is not None and current.t == order.round else []
+        most_s = self.seconds_since_order(node, order)
         observed_s = state.at_s - state.exchange_from_s.get(node, state.at_s)
-        state.observations.exchange_reported(node, order, report, observed_s, idle)
+        state.observations.exchange_reported(
+            node, order, report, None if most_s is None else observed_s, idle, most_s
+        )
         state.observations.mail_reported(node, order, report)
         if order.train:
             state.training_started(node, order)
@@ -353,6 +376,7 @@ class Rounds:
         traced = trace_outcome(plan, view, reports, outcome, current.orders)
         register_failures(state, current)
         order_lines = list(self._end_orders(current))
+        state.recent_s.append(state.at_s - current.line.opened_s)
         books = write_blob(state.control)
         closed = replace(current.line, closed_s=state.at_s, closed_seq=state.seq, books=books)
         self.current = None

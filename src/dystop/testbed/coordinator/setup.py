@@ -1,5 +1,6 @@
 """What a coordinator is built from, and which joins it refuses."""
 
+import math
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -58,6 +59,7 @@ class CoordinatorSetup:
     moving: bool = False  # write positions into the records
     budgets_bind: bool = False  # links beyond a bandwidth budget are not made
     score_name: str = ACCURACY  # of the task
+    least_loss: float = -math.inf  # of the task; a report below it is false
     power: Power | None = None  # of the workers; None: energy is not counted
     longest_message: float = 1.0  # over `fleet.model_bytes`; more where links carry differences
     epsilons: Callable[[Ints], Floats] | None = None  # cost of local steps, [N]; None: not private

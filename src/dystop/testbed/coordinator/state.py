@@ -6,6 +6,7 @@ measurements and the strikes. During one event the parts add actions and ledger 
 """
 
 import math
+from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -35,6 +36,7 @@ from dystop.testbed.ledger.tables import (
 from dystop.testbed.protocol.messages import Execute, Join, ToWorker
 from dystop.types import ControlState
 
+RECENT_ROUNDS = 20  # whose median limits the next one
 RETRY_S = 1.0  # pause before a failed commit is retried
 
 
@@ -70,6 +72,7 @@ class CoordinatorState:
         self.training_round = np.full(n, -1)  # round whose order started the newest training
         self.trained_round = np.full(n, -1)  # the same for the newest training that ended
         self.local_steps = np.zeros(n, np.int64)  # of each worker, where they cost privacy
+        self.recent_s: deque[float] = deque(maxlen=RECENT_ROUNDS)  # real seconds of closed rounds
         self.exchange_from_s: dict[int, float] = {}  # earliest start of a node's exchange
         self.pending = PendingActions()
 
@@ -185,6 +188,7 @@ class CoordinatorState:
                 "samples": self.samples,
                 "trained": self.trainings,
                 "next_evaluation_s": self.next_evaluation_s,
+                "recent_s": list(self.recent_s),
                 "training_round": self.training_round,
                 "trained_round": self.trained_round,
             }
@@ -206,6 +210,7 @@ class CoordinatorState:
         self.seq, self.zero_s, self.samples = stored["seq"], stored["zero_s"], stored["samples"]
         self.trainings = stored["trained"]
         self.next_evaluation_s = stored["next_evaluation_s"]
+        self.recent_s.extend(stored.get("recent_s", ()))  # releases before 0.2 kept none
         self.training_round = stored["training_round"]
         self.trained_round = stored["trained_round"]
 

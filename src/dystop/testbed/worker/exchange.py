@@ -28,6 +28,8 @@ from dystop.testbed.worker.guard import Guard, Verdict, claim_of
 from dystop.testbed.worker.mixer import Mixer
 from dystop.testbed.worker.state import MailboxEntry, WorkerSetup
 
+BACKGROUND_FACTOR = 10.0  # a pull that no round waits for may last so many times the longest round
+
 
 @dataclass(frozen=True)
 class PendingPull:
@@ -213,8 +215,8 @@ class PullTracker:
             if pull.node not in self.peers:
                 exchange.pull_failed(pending, "unreachable")
             elif pull.background:
-                cap_s = now_s + self._setup.timeouts.round_cap_s
-                actions.append(self._start(pending, run, self.background, cap_s))
+                cap_s = BACKGROUND_FACTOR * self._setup.timeouts.round_cap_s
+                actions.append(self._start(pending, run, self.background, now_s + cap_s))
             elif now_s >= exchange.deadline_s:
                 exchange.pull_failed(pending, "timeout")
             else:
