@@ -224,7 +224,7 @@ def _new_bar() -> "Progress":
 
 def show_start(started: Started) -> None:
     """Print physics, label distribution, memory and folder."""
-    from dystop.world.describe import pieces_notice
+    from dystop.world.describe import start_notices
 
     width = max((len(name) for name in started.physics), default=0)
     for name, fact in started.physics.items():
@@ -232,7 +232,7 @@ def show_start(started: Started) -> None:
     for line in [*started.partition, *started.memory.splitlines()]:
         echo(f"  {line}")
     echo(f"  folder: {started.folder}")
-    if notice := pieces_notice(started.physics):
+    for notice in start_notices(started.physics):
         note(notice)
     if started.done:
         left = started.rounds - started.done

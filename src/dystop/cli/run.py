@@ -35,11 +35,11 @@ def finish(folder: Path, *, quiet: bool, report: bool) -> None:
     """Show the summary of a run that has ended, and write its report."""
     from dystop.cli.results.report import show_summary, write
     from dystop.experiments.folders.run_folder import GLOBAL, MODELS, open_run
-    from dystop.world.describe import pieces_notice
+    from dystop.world.describe import start_notices
 
     data = open_run(folder)
     if not quiet:
-        show_summary([data], told=pieces_notice(data.fleet.get("physics", {})))
+        show_summary([data], told=start_notices(data.fleet.get("physics", {})))
         echo(_advice(data.info), nl=False)
         if (model := folder / MODELS / GLOBAL).is_file():
             echo(f"model: {model}")

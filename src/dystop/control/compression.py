@@ -10,7 +10,7 @@ Simulator and testbed call the same functions (ADR 0059).
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from typing import Annotated, Literal
@@ -23,11 +23,15 @@ from dystop.params import param
 from dystop.plan import Links
 from dystop.rng import stream, uniform
 from dystop.sparse import Bools, Ints, PairCounts, no_pairs
+from dystop.types import Capabilities
 
 Compressor = Literal["none", "topk", "randomk", "int8", "sign"]
 Vector = NDArray[np.float32]
 
 DIFFERENCES = frozenset(("topk", "randomk", "sign"))  # compressors of differences
+KEEP_MEAN = frozenset(("none",))  # compressors under which doubly stochastic rows keep the mean
+MEAN = "mean of models"
+"""The entry of a run's description that says why mixing moves the mean of all models."""
 NUMBER_BYTES = 4  # of a float32, and of the index of a number
 MOST_MESSAGES = 1000  # that a receiver catches up with; beyond it gets a whole copy
 LEVELS = 127  # steps of int8 on each side of zero
@@ -86,6 +90,17 @@ class Compression:
     def sends_differences(self) -> bool:
         """Whether differences to a public copy are sent, and not models."""
         return self.kind in DIFFERENCES
+
+    @property
+    def moves_mean(self) -> str:
+        """Why mixing moves the mean of all models although its rows would keep it; empty: it stays.
+
+        A worker keeps its own model whole, and others mix a copy of it that differs. What a row
+        takes from a model is then not what another row adds.
+        """
+        if self.kind in KEEP_MEAN:
+            return ""
+        return f"{self.kind} sends copies that differ from the models which their owners keep"
 
     @property
     def message_bytes(self) -> int:
@@ -172,6 +187,32 @@ class Compression:
         """Return the codes and scales of `int8`; the rounding has the address (node, t, stage)."""
         draws = uniform(self.seed, "int8", node, t, stage, np.arange(self.width))
         return quantise(vector, self.tensors, draws)
+
+
+def describe_mean(able: Capabilities, compression: Compression | None) -> dict[str, str]:
+    """Return why the mean of all models moves under a mechanism that promises to keep it.
+
+    Header, `fleet.json` and report take it from here. Empty where the promise holds, and
+    where there is none.
+    """
+    if compression is None or not able.doubly_stochastic or not compression.moves_mean:
+        return {}
+    return {MEAN: f"moved by mixing: {compression.moves_mean}"}
+
+
+def mean_notice(physics: Mapping[str, str]) -> str:
+    """Return a warning if mixing moves the mean of all models; empty if not.
+
+    >>> mean_notice({})
+    ''
+    """
+    if MEAN not in physics:
+        return ""
+    return (
+        f"the {MEAN} is {physics[MEAN]}; this mechanism keeps the mean only with "
+        "link.compression=none. dystop's page 'Compress what links carry' has measured how far it "
+        "moves"
+    )
 
 
 def largest(vector: Vector, count: int) -> Ints:

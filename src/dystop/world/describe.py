@@ -5,6 +5,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
+from dystop.control.compression import mean_notice
 from dystop.sparse import Floats, Graph
 from dystop.world.capacity import base_models
 from dystop.world.params import WorldParams
@@ -54,6 +55,11 @@ def pieces_notice(physics: Mapping[str, str]) -> str:
         f"the network is not connected at the start ({connected[len(_NO) :]}): models do not reach "
         "the other pieces unless workers move; try a larger world.range_m"
     )
+
+
+def start_notices(physics: Mapping[str, str]) -> list[str]:
+    """Return the warnings that the description of a run gives before its first round."""
+    return [text for text in (pieces_notice(physics), mean_notice(physics)) if text]
 
 
 def pieces(graph: Graph, workers: int) -> str:

@@ -25,19 +25,21 @@ def write(runs: Sequence["RunData"], out: Path, target: float | None) -> Path:
     return write_report(runs, out, target=target).html
 
 
-def show_summary(runs: Sequence["RunData"], target: float | None = None, told: str = "") -> None:
+def show_summary(
+    runs: Sequence["RunData"], target: float | None = None, told: Sequence[str] = ()
+) -> None:
     """Show the summary table of the report: one run as rows, several runs as columns.
 
     Args:
         runs: The runs.
         target: The accuracy of the rows about a target; chosen from the runs if not given.
-        told: A notice that was printed when the run began, and is not printed again.
+        told: Notices that were printed when the run began, and are not printed again.
     """
     from dystop.report import summary_rows
     from dystop.report.data.notices import notices
 
     for sentence in notices(runs):
-        if not told or told not in sentence:
+        if not any(notice in sentence for notice in told):
             echo(f"note: {sentence}", colour="yellow", err=True)
     rows = summary_rows(runs, target)
     names = list(rows[0])

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from dystop.control.compression import Compression
+from dystop.control.compression import Compression, describe_mean
 from dystop.control.round import build_view, initial_state
 from dystop.data import Dataset, Labels
 from dystop.experiments.building.samples import attackers_of
@@ -90,12 +90,17 @@ def message_bytes(experiment: Experiment, layout: Layout, compression: Compressi
     return math.ceil(model * compression.message_bytes / compression.model_bytes)
 
 
-def describe_compression(compression: Compression | None) -> dict[str, str]:
-    """Return what a link carries, for `fleet.json`; empty where it carries whole models."""
+def describe_compression(experiment: Experiment, compression: Compression | None) -> dict[str, str]:
+    """Return what a link carries, and whether mixing moves the mean of all models.
+
+    `fleet.json` holds it. Empty where links carry whole models.
+    """
     if compression is None:
         return {}
     size, whole = compression.message_bytes, compression.model_bytes
-    return {"compression": f"{compression.kind}: {size:,} of {whole:,} bytes in a message"}
+    message = f"{compression.kind}: {size:,} of {whole:,} bytes in a message"
+    able, trains = experiment.mechanism.capabilities(), experiment.engine.train
+    return {"compression": message, **(describe_mean(able, compression) if trains else {})}
 
 
 def fleet_json(

@@ -172,7 +172,7 @@ def _built(
     physics = {
         **planning_note(experiment),
         **describe(world),
-        **describe_compression(compression),
+        **describe_compression(experiment, compression),
         **describe_graph(experiment.mechanism, fleet, world),
         **replay_note(world),
     }

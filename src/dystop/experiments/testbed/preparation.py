@@ -88,7 +88,7 @@ def prepare(experiment: Experiment, enrolled: tuple[Enrolled, ...] | None = None
     world = world_of(experiment, fleet)
     physics = {
         **describe(world),
-        **describe_compression(compression_of(experiment, trainer.layout)),
+        **describe_compression(experiment, compression_of(experiment, trainer.layout)),
         **describe_graph(experiment.mechanism, fleet, world),
     }
     return Prepared(

@@ -24,7 +24,7 @@ from dystop.report.data.settings import experiment_settings, plain_value
 from dystop.report.data.summary import idle_share
 from dystop.training.models.catalogue import MODELS
 from dystop.units import data, percent, plural
-from dystop.world.describe import pieces_notice
+from dystop.world.describe import start_notices
 
 _MIN_EPOCHS = 3  # after which any model should have learnt something
 _CHANCE_FACTOR = 1.1  # times the accuracy of guessing: chance alone hardly gives more
@@ -51,7 +51,7 @@ def run_notices(runs: Sequence[RunData]) -> list[str]:
     checks = (
         _on_testbed, _slow_trainings, _planning_only, _unfinished, _changed_records,
         _not_evaluated, _missing_scores,
-        _few_models, _diverged, serialised_by_law, _in_pieces, no_better_than_guessing,
+        _few_models, _diverged, serialised_by_law, _known_at_the_start, no_better_than_guessing,
         stand_in_models, moving_batch_norm, _reconstructions,
     )  # fmt: skip
     return [sentence for check in checks for sentence in check(runs)]
@@ -206,11 +206,11 @@ def serialised_by_law(runs: Sequence[RunData]) -> list[str]:
     ]
 
 
-def _in_pieces(runs: Sequence[RunData]) -> list[str]:
-    """Name the runs without a server whose network is not connected when the first round opens."""
+def _known_at_the_start(runs: Sequence[RunData]) -> list[str]:
+    """Name the runs whose network is in pieces, or whose compressed links move the mean model."""
     found: dict[str, list[str]] = {}
     for label, run in zip(run_labels(runs), runs, strict=True):
-        if notice := pieces_notice(run.fleet.get("physics", {})):
+        for notice in start_notices(run.fleet.get("physics", {})):
             found.setdefault(notice, []).append(label)
     return [f"{_some_of(labels)}: {notice}." for notice, labels in found.items()]
 
