@@ -40,6 +40,7 @@ LONGER = 3  # times the longest trials
 SEEDS = 3
 COMMON = [
     "fleet.workers=30",
+    "world.area_m=[100, 100]",
     "data.train_limit=3000",
     "model.name=softmax",
     "model.wire_bytes=87360",  # those of the paper's CNN

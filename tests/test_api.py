@@ -16,6 +16,7 @@ import dystop
 from dystop.cli import app
 from dystop.conformance import check_mechanism
 from dystop.units import seconds
+from dystop.world import WorldParams
 
 SMALL = {"workers": 4, "dataset": "synthetic", "model": "softmax", "rounds": 2}
 
@@ -115,6 +116,16 @@ def test_sections_of_the_configuration_are_keywords(section):
     assert simulation.experiment.training.batch == 16
     words = small(overrides=["world.range_m=60", "world.area_m=[80, 80]", "training.batch=16"])
     assert simulation.experiment == words.experiment
+
+
+def test_a_small_fleet_stands_closer_unless_the_yard_is_given():
+    assert small(workers=4).experiment.world.area_m == (20.0, 20.0)
+    assert small(workers=4, world={"reach": "overlay"}).experiment.world.area_m == (20.0, 20.0)
+    assert small(overrides=["fleet.workers=9"]).experiment.world.area_m == pytest.approx(
+        (30.0,) * 2
+    )
+    for given in ({"range_m": 40.0}, {"area_m": (100, 100)}, WorldParams()):
+        assert small(workers=4, world=given).experiment.world.area_m == (100.0, 100.0)
 
 
 def test_overrides_win_over_arguments_and_arguments_over_sections():

@@ -21,6 +21,7 @@ from dystop.world import (
     WorldParams,
 )
 from dystop.world.describe import GRAPH, describe, pieces_notice
+from dystop.world.params import yard_of
 from dystop.world.progress import nothing_in_flight
 
 MODEL = 87_360
@@ -334,3 +335,12 @@ def test_overhead_is_added_to_transfers_and_rounds():
     assert after.duration_s == pytest.approx(before.duration_s + 0.75)
     np.testing.assert_array_equal(after.begin_s, before.begin_s)
     assert_same(plain.realise(*args), before)
+
+
+@pytest.mark.parametrize("workers", [2, 3, 4, 5, 6, 8, 10, 12, 15, 20, 30, 50, 75, 99])
+def test_small_fleets_at_the_density_of_the_paper_are_in_one_piece(workers):
+    area_m = yard_of(workers)
+    for seed in range(10):
+        yard = World(WorldParams(area_m=area_m), workers, MODEL, seed)
+        assert describe(yard)["connected"] == "yes"
+    assert workers / (area_m[0] * area_m[1]) == pytest.approx(100 / 100.0**2)

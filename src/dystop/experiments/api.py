@@ -98,9 +98,9 @@ def simulate(  # noqa: PLR0913 (the arguments that almost every script sets)
 ) -> Simulation:
     """Prepare a simulation; iterate over it, or call its `run`.
 
-    Any section of the configuration may be given as a keyword, as an object or as a dict of some of
-    its keys: `world={"range_m": 60}`, `training={"learning_rate": 0.05}`. `dystop list keys` shows
-    all keys. Named arguments win over sections; `overrides` win over both.
+    Any section of the configuration may be given as a keyword, as a dict of some of its keys or as
+    an object, which gives all of them: `world={"range_m": 60}`, `training={"learning_rate": 0.05}`.
+    `dystop list keys` shows all keys. Named arguments win over sections; `overrides` win over both.
 
     Args:
         mechanism: A mechanism object such as `DySTop(V=20)`, its name, or "package.module:Class", a

@@ -1,5 +1,6 @@
 """Parameters of the simulated edge network, with the paper's defaults (subsec:setup)."""
 
+import math
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
@@ -159,11 +160,28 @@ class Outages:
         check_bounds(self, "world.outages")
 
 
+_PAPER_WORKERS = 100  # in the paper's yard of 100 m x 100 m
+
+
+def yard_of(workers: int) -> tuple[float, float]:
+    """Return the area in which workers stand as densely as the paper's; at most the paper's.
+
+    >>> yard_of(25), yard_of(1000)
+    ((50.0, 50.0), (100.0, 100.0))
+    """
+    side_m = 100.0 * min(1.0, math.sqrt(workers / _PAPER_WORKERS))
+    return side_m, side_m
+
+
 @dataclass(frozen=True)
 class WorldParams:
     """All parameters of the simulated edge network."""
 
-    area_m: tuple[Metres, Metres] = param((100.0, 100.0), "width and height of the area, in metres")
+    area_m: tuple[Metres, Metres] = param(
+        (100.0, 100.0),
+        "width and height of the area, in metres; where neither it nor world.range_m is given, "
+        "fewer than 100 workers share a square of 100 m x sqrt(N / 100), the paper's density",
+    )
     range_m: Annotated[float, Ge(1e-3), Le(1e10)] = param(
         40.0, "largest distance at which two workers can communicate, in metres"
     )

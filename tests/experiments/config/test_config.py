@@ -6,6 +6,7 @@ from dystop.errors import ConfigError
 from dystop.experiments.config import Experiment, every_key, read_experiment, resolve, to_toml
 from dystop.experiments.config.keys import allowed
 from dystop.mechanisms import MECHANISMS
+from dystop.world.params import WorldParams, yard_of
 
 
 def problem(*words, file=None):
@@ -15,8 +16,45 @@ def problem(*words, file=None):
 
 
 def test_nothing_given_is_the_defaults():
-    assert read_experiment() == resolve(Experiment())
-    assert read_experiment().name == "dystop-fmnist-mini-s0"
+    got = read_experiment()
+    area_m = yard_of(got.fleet.workers)
+    assert got == resolve(Experiment(world=WorldParams(area_m=area_m)))
+    assert got.name == "dystop-fmnist-mini-s0"
+
+
+@pytest.mark.parametrize(
+    ("words", "side_m"),
+    [
+        (["fleet.workers=1"], 10.0),
+        (["fleet.workers=4"], 20.0),
+        (["fleet.workers=99"], 100.0 * 0.99**0.5),
+        (["fleet.workers=100"], 100.0),
+        (["fleet.workers=2000"], 100.0),
+        (["fleet.workers=4", "world.reach=overlay"], 20.0),
+        (["fleet.workers=4", "reading=physical"], 20.0),
+        (["fleet.workers=4", "reading=nearest"], 100.0),  # it sets the range
+        (["fleet.workers=4", "world.range_m=40"], 100.0),
+        (["fleet.workers=4", "world={range_m=40}"], 100.0),
+        (["fleet.workers=4", "world.area_m=[100, 100]"], 100.0),
+    ],
+)
+def test_a_small_fleet_stands_as_densely_as_the_papers(tmp_path, words, side_m):
+    got = read_experiment(None, words)
+    assert got.world.area_m == pytest.approx((side_m, side_m))
+    file = tmp_path / "config.toml"
+    file.write_text(to_toml(got))
+    assert "area_m = [" in file.read_text()
+    again = read_experiment(file, ["fleet.workers=7"])  # a resolved file holds the value
+    assert again.world.area_m == got.world.area_m
+
+
+def test_the_keys_of_the_yard_may_come_from_a_file(tmp_path):
+    file = tmp_path / "e.toml"
+    file.write_text("[fleet]\nworkers = 9\n[world]\nreach = 'overlay'\n")
+    assert read_experiment(file).world.area_m == pytest.approx((30.0, 30.0))
+    assert read_experiment(file, ["fleet.workers=4"]).world.area_m == (20.0, 20.0)
+    file.write_text("[fleet]\nworkers = 9\n[world]\nrange_m = 40.0\n")
+    assert read_experiment(file).world.area_m == (100.0, 100.0)
 
 
 def test_keys_of_earlier_versions_are_read(tmp_path):

@@ -17,6 +17,7 @@ from dystop.cli import app
 from dystop.errors import ConfigError, RunFolderError
 from dystop.experiments.config import read_experiment
 from dystop.experiments.config.readings import OPEN_READINGS
+from dystop.experiments.reproduce.campaigns import PAPER_AREA
 from dystop.experiments.reproduce.distance import CAP, Number, distance
 from dystop.experiments.reproduce.paper_claims import CLAIMS, Best, Rising
 from dystop.experiments.reproduce.reading_runs import (
@@ -74,7 +75,7 @@ def test_every_plausible_value_is_tried():
 def test_presets_are_those_of_the_configuration():
     for reading in presets():
         for mechanism in ("dystop", "asydfl", "sa-adfl", "matcha"):
-            words = [f"mechanism.name={mechanism}"]
+            words = [PAPER_AREA, f"mechanism.name={mechanism}"]  # as every run of the search
             given = read_experiment(None, [*words, f"reading={reading.name}"])
             assert read_experiment(None, [*words, *reading.words(mechanism)]) == given
 

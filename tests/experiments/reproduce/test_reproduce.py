@@ -84,6 +84,7 @@ def test_every_campaign_is_a_valid_configuration(campaign: str, scale: str) -> N
     every = experiments(CAMPAIGNS[campaign], scale, SEEDS[scale])
     assert len(every) == len(CAMPAIGNS[campaign].arms) * SEEDS[scale]
     assert len({e.name for e in every}) == len(every)
+    assert {e.world.area_m for e in every} == {(100.0, 100.0)}  # the yard of the paper
 
 
 def test_paper_scale_is_the_paper_s() -> None:

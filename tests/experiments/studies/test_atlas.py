@@ -82,6 +82,16 @@ def test_density_is_the_mean_degree_of_random_workers(workers, share, area):
     assert np.mean(found) == pytest.approx(degree, rel=0.12, abs=0.15)
 
 
+def test_density_keeps_the_area():
+    few = [word for word in SMALL if not word.startswith("world.")]
+    for words in (few, [*few, "world.area_m=[300, 40]"]):
+        area_m = read_experiment(None, words).world.area_m
+        every = chart(asked("density=2", "skew=1", words=words)).experiments
+        assert {e.world.area_m for e in every} == {area_m}
+        for experiment in every:
+            assert experiment.world.range_m == pytest.approx(range_for(2, 5, area_m), rel=1e-3)
+
+
 def test_churn_is_the_share_of_absence():
     base = read_experiment(None, SMALL)
     assert AXES["churn"].words(base, 0.0) == ["world.churn.enabled=false"]

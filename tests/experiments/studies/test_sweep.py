@@ -40,6 +40,15 @@ def refused(*over, **more):
     return str(error.value)
 
 
+def test_each_fleet_of_a_sweep_has_the_yard_of_its_size():
+    sides = [e.world.area_m[0] for e in grid(asked("fleet.workers=4,9,100", words=FREE))]
+    assert sides == pytest.approx([20.0, 30.0, 100.0])
+    sides = [e.world.area_m[0] for e in grid(asked("world.area_m=[25, 25],[50, 50]"))]
+    assert sides == [25.0, 50.0]
+    ranged = grid(asked("world.range_m=30,60", "fleet.workers=4,9", words=FREE))
+    assert {e.world.area_m for e in ranged} == {(100.0, 100.0)}
+
+
 plain = st.text("abcXYZ019._-", min_size=1, max_size=6)
 bracketed = st.lists(plain, max_size=3).map(lambda parts: f"[{', '.join(parts)}]")
 quoted = st.text("ab, =.", max_size=6).map(lambda text: f'"{text}"')

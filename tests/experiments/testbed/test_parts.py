@@ -55,6 +55,13 @@ def test_emulated_links_keep_the_range():
     assert run.fleet["range_m"] == 40.0
 
 
+@pytest.mark.parametrize("workers", [4, 6])
+def test_a_small_testbed_is_in_one_piece(workers):
+    run = prepare(read_experiment(None, [*LESSON, f"fleet.workers={workers}"]))
+    assert run.physics["connected"] == "yes"
+    assert run.fleet["range_m"] == 40.0
+
+
 @pytest.fixture(scope="module", params=["softmax", "mlp", "cnn"])
 def experiment(request):
     words = [*SMALL, f"model.name={request.param}"]

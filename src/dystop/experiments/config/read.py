@@ -35,6 +35,7 @@ from dystop.mechanisms import MECHANISMS
 from dystop.params import flatten
 from dystop.training.models.catalogue import MODELS
 from dystop.training.tasks.catalogue import AUTO, OWN_MODEL, TASKS
+from dystop.world.params import yard_of
 from dystop.world.trace import TRACE
 
 _PLUG_IN = (
@@ -173,6 +174,9 @@ def _experiment_of(tree: Mapping[str, Any], source: Source) -> Experiment:
         tree["mechanism"].pop(key, None)
     sections = {part: validate(kinds[part], tree[part], part, known, source) for part in tree}
     experiment = Experiment(**{"mechanism": kinds["mechanism"](), **sections})
+    if not {"area_m", "range_m"} & tree.get("world", {}).keys():
+        area_m = yard_of(experiment.fleet.workers)
+        experiment = replace(experiment, world=replace(experiment.world, area_m=area_m))
     if not experiment.data.name.endswith(".npz"):
         check_name(source, "data.name", experiment.data.name, DATASETS, " or FILE.npz")
     _check_partition(experiment, source)

@@ -46,6 +46,8 @@ class Campaign:
         return next(arm for arm in self.arms if arm.key == key)
 
 
+PAPER_AREA = "world.area_m=[100, 100]"
+"""The yard of the paper, at every scale: by default a smaller fleet has a smaller one."""
 _SMOKE = (
     "fleet.workers=6",
     "model.name=softmax",
@@ -259,6 +261,7 @@ def experiments(
                 merged(
                     [
                         f"reading={campaign.reading}",
+                        PAPER_AREA,
                         *SIZES[campaign.data][scale],
                         *campaign.common,
                         *arm.words,

@@ -12,6 +12,7 @@ from typing import Literal
 from dystop.experiments.config import Experiment, read_experiment, to_toml
 from dystop.experiments.reproduce.campaigns import (
     CAMPAIGNS,
+    PAPER_AREA,
     SIZES,
     Arm,
     Campaign,
@@ -235,6 +236,7 @@ def _experiment(
         own = (*_PLANNED, *(_TINY if scale == "smoke" else _PLANS[data]))
     mechanism = setting_of("mechanism.name", arm.words) or "dystop"
     every = [
+        PAPER_AREA,
         *own,
         *part.campaign.common,
         *reading.words(mechanism),

@@ -62,7 +62,9 @@ def _skew(_: Experiment, value: float) -> list[str]:
 
 def _density(base: Experiment, value: float) -> list[str]:
     """Choose the range within which a worker has so many others, on average."""
-    return [f"world.range_m={range_for(value, base.fleet.workers, base.world.area_m):.4g}"]
+    width_m, height_m = base.world.area_m
+    range_m = range_for(value, base.fleet.workers, base.world.area_m)
+    return [f"world.area_m=[{width_m!r}, {height_m!r}]", f"world.range_m={range_m:.4g}"]
 
 
 def range_for(degree: float, workers: int, area_m: tuple[float, float]) -> float:
