@@ -8,6 +8,7 @@ import pytest
 from typer.testing import CliRunner
 
 from dystop.cli import app
+from dystop.experiments.folders.run_folder import open_run
 from dystop.experiments.studies.compare import Comparison, experiments
 from dystop.experiments.studies.study import create_study, finished
 
@@ -71,10 +72,43 @@ def test_a_comparison_under_both_laws_says_whether_its_order_depends_on_them(tmp
     many = ["fleet.workers=30", "stop.rounds=100", "model.wire_bytes=87360"]
     result = call("compare", *words, *SMALL[:4], *many, "--out", tmp_path)
     assert result.exit_code == 0, result.output
-    (headline,) = [line for line in result.stdout.splitlines() if "other timing law" in line]
+    (headline,) = [line for line in result.stdout.splitlines() if "rank" in line and "row" in line]
     assert f'class="lead">{headline}</p>' in page_of(tmp_path / "laws" / "report")
-    assert "note: ad-psgd idles" in result.stderr
-    assert "note: dystop idles" not in result.stderr
+    assert "note: ad-psgd waits for rounds" in result.stderr
+    assert "note: dystop waits for rounds" not in result.stderr
+
+
+def test_where_the_papers_law_serialises_the_other_law_is_planned(tmp_path, monkeypatch):
+    monkeypatch.setattr("dystop.report.pages.study.draw_ranking", lambda *_: [])
+    many = ["fleet.workers=15", "stop.rounds=60", "model.wire_bytes=87360", "stop.seconds=3"]
+    words = [*SMALL[:4], *many, "evaluate.every_rounds=1", "--target", "0.2", "--out", tmp_path]
+    law = ["--mechanisms", "d-psgd,ad-psgd", "--seeds", "2", "--name", "law"]
+    result = call("compare", *words, *law)
+    assert result.exit_code == 0, result.output
+    assert "note: ad-psgd waits for rounds" in result.stderr
+    (line,) = [line for line in result.stdout.splitlines() if "Under the overlap law" in line]
+    page = page_of(tmp_path / "law" / "report").replace("\N{NO-BREAK SPACE}", " ")
+    assert f'class="lead">{line}</p>' in page
+    kept = json.loads((tmp_path / "law" / "other-law.json").read_text())
+    assert set(kept["clocks_s"]) == {"d-psgd-s0", "d-psgd-s1", "ad-psgd-s0", "ad-psgd-s1"}
+    run = open_run(tmp_path / "law" / "ad-psgd-s0")
+    tested = [r.clock_s for r in run.records if r.accuracy is not None]
+    assert kept["clocks_s"][run.name][-1] < 0.5 * tested[-1]  # it waits no longer
+    again = call("report", tmp_path / "law", "--target", "0.2")
+    assert line in again.stdout
+    free = call("compare", *words, "--mechanisms", "d-psgd", "--seeds", "1", "--name", "free")
+    assert "Under the overlap law" not in free.stdout
+    assert not (tmp_path / "free" / "other-law.json").exists()
+
+
+def test_a_large_comparison_is_not_planned_again(tmp_path, monkeypatch):
+    monkeypatch.setattr("dystop.report.pages.study.draw_ranking", lambda *_: [])
+    monkeypatch.setattr("dystop.experiments.studies.other_law.MOST", 10)
+    many = ["fleet.workers=15", "stop.rounds=60", "model.wire_bytes=87360"]
+    words = [*SMALL[:4], *many, "--mechanisms", "ad-psgd", "--seeds", "1", "--name", "large"]
+    result = call("compare", *words, "--out", tmp_path)
+    assert "note: ad-psgd waits for rounds" in result.stderr
+    assert not (tmp_path / "large" / "other-law.json").exists()
 
 
 def test_half_a_comparison_is_shown_as_far_as_it_got(copy):

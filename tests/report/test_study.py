@@ -6,6 +6,7 @@ from dataclasses import replace
 import pytest
 
 from dystop.errors import ConfigError
+from dystop.experiments.studies.other_law import OtherLaw
 from dystop.report import write_study
 from dystop.report.data.comparison.headline import rank_changes
 from dystop.report.data.comparison.ranking import cost_to_target, rank_groups
@@ -289,11 +290,13 @@ def test_a_dozen_mechanisms_fit(tmp_path):
     assert report.files.html.read_text().count("mech-12 (reconstruction)") >= 6
 
 
-def test_the_headline_says_whether_the_order_survives_the_other_law(study, tmp_path):
+def test_the_headline_says_what_the_other_law_changes(study, tmp_path):
     found = study_results(study, 0.7)
-    assert found.order.startswith("The order does not survive the other timing law: 2 of 2 rows")
-    assert "1 pair of rows" in found.order
-    assert "dystop (paper) is first under paper, slow (reconstruction) under" in found.order
+    assert found.order == (
+        "The first place changes with the timing law: dystop (paper) is first under paper; "
+        "slow (reconstruction) is first under overlap. 2 of 2 rows change their rank; dystop "
+        "(paper) and slow (reconstruction) change places by more than a tie."
+    )
     page = write_study(study, tmp_path, title="t", target=0.7, formats=()).files.html.read_text()
     assert f'<p class="lead">{found.order}</p>' in page
     same = [
@@ -301,11 +304,12 @@ def test_the_headline_says_whether_the_order_survives_the_other_law(study, tmp_p
         for law in ("paper", "overlap")
         for name, score in {"dystop": 0.9, "slow": 0.5}.items()
     ]
-    assert study_results(same).order.startswith("The order survives the other timing law")
+    kept = "dystop (paper) is first under both timing laws. Every row keeps its rank."
+    assert study_results(same).order == kept
     assert study_results(same[:2]).order == ""
 
 
-def test_rows_that_swap_within_a_tie_leave_the_order_as_it_is():
+def test_rows_that_swap_within_a_tie_are_said_to_tie():
     """The two reach the target in neighbouring evaluations, so that neither is clearly ahead."""
     runs = [
         hand("dystop", 0, 0.5, 0.8, 0.8),
@@ -314,7 +318,22 @@ def test_rows_that_swap_within_a_tie_leave_the_order_as_it_is():
         hand("slow", 0, 0.5, 0.8, 0.8, timing="overlap"),
     ]
     order = study_results(runs, 0.7).order
-    assert order.startswith("The order survives the other timing law but for ties: 2 of 2 rows")
+    tie = "dystop (paper) and slow (paper) tie for the first place under both timing laws."
+    assert order.startswith(tie)
+    assert "2 of 2 rows change their rank, but no two of them" in order
+    assert "survives" not in order
+
+
+def test_a_tie_under_one_law_alone_is_said():
+    runs = [
+        hand("dystop", 0, 0.5, 0.6, 0.8),
+        hand("slow", 0, 0.5, 0.8, 0.8),
+        hand("dystop", 0, 0.5, 0.6, 0.6, 0.8, timing="overlap"),
+        hand("slow", 0, 0.8, timing="overlap"),
+    ]
+    order = study_results(runs, 0.7).order
+    assert "slow (paper) and dystop (paper) tie for the first place under paper" in order
+    assert "slow (paper) is first under overlap" in order
 
 
 def test_without_a_target_the_laws_are_compared_by_final_accuracy(tmp_path):
@@ -328,7 +347,7 @@ def test_without_a_target_the_laws_are_compared_by_final_accuracy(tmp_path):
     ]
     found = study_results(runs)
     assert found.target.accuracy is None
-    assert found.order.startswith("The order does not survive the other timing law: 2 of 2 rows")
+    assert "ad-psgd (paper) is first under overlap" in found.order
     dystop, _ = rank_changes(found.rankings, None)
     assert dystop.ranks == ["1. 30.5 ± 0.7 %", "2. 30.5 ± 0.7 %"]
     page = write_study(runs, tmp_path, title="t", formats=()).files.html.read_text()
@@ -340,7 +359,8 @@ def test_without_a_target_the_laws_are_compared_by_final_accuracy(tmp_path):
         for name, by_seed in zip(names, scores.values(), strict=True)
         for seed in (0, 1)
     ]
-    assert "but for ties: 2 of 2 rows" in study_results(close).order
+    order = study_results(close).order
+    assert "tie for the first place under both timing laws. 2 of 2 rows change" in order
 
 
 def test_planning_only_has_no_order_that_could_survive():
@@ -363,20 +383,80 @@ def test_the_page_states_the_readings_of_all_runs(study):
     assert "who wakes one (asydfl)" in line
 
 
-def idle(run, share):
-    """The same run with this share of idle time."""
-    records = [replace(r, idle_s=share * r.alive * r.duration_s) for r in run.records]
+def waiting(run, share):
+    """The same run, whose workers wait for rounds this share of the time and train the rest."""
+    records = [
+        replace(
+            r,
+            compute_s=(1 - share) * r.alive * r.duration_s,
+            transfer_s=0.0,
+            wait_others_s=0.0,
+        )
+        for r in run.records
+    ]
     return replace(run, records=records)
 
 
 def test_a_mechanism_that_the_papers_law_serialises_is_named(study):
-    few = [idle(hand("ad-psgd", seed, 0.3, 0.4), 0.85) for seed in (0, 1)]
-    many = idle(hand("dystop", 0, 0.3, 0.4), 0.79)
-    (notice,) = [n for n in study_notices(group_runs([*few, many])) if "idles" in n]
-    assert notice.startswith("ad-psgd idles 85.0 % of the time")
+    few = [waiting(hand("ad-psgd", seed, 0.3, 0.4), 0.55) for seed in (0, 1)]
+    many = waiting(hand("dystop", 0, 0.3, 0.4), 0.49)
+    (notice,) = [n for n in study_notices(group_runs([*few, many])) if "waits for rounds" in n]
+    assert notice.startswith("ad-psgd waits for rounds 55.0 % of the time")
     assert "engine.timing=overlap" in notice
     assert "--timing both" in notice
-    free = idle(hand("ad-psgd", 0, 0.3, timing="overlap"), 0.95)
-    assert not [n for n in notices([free]) if "idles" in n]
+    free = waiting(hand("ad-psgd", 0, 0.3, timing="overlap"), 0.95)
+    assert not [n for n in notices([free]) if "waits for rounds" in n]
     real = replace(few[0], info={**few[0].info, "kind": "testbed"})
-    assert not [n for n in notices([real]) if "idles" in n]
+    assert not [n for n in notices([real]) if "waits for rounds" in n]
+    (beside,) = [n for n in notices([few[0], free]) if "waits for rounds" in n]
+    assert "--timing both" not in beside  # both were run
+
+
+def test_waiting_for_slower_workers_is_not_the_laws_fault():
+    run = waiting(hand("d-psgd", 0, 0.3), 0.6)
+    (row,) = run.records
+    slow = replace(run, records=[replace(row, wait_others_s=0.6 * row.alive * row.duration_s)])
+    assert not [n for n in notices([slow]) if "waits for rounds" in n]
+
+
+def planned(runs, *clocks_s):
+    """The clock of every evaluation under the law `overlap`, run by run."""
+    return OtherLaw("overlap", {run.name: c for run, c in zip(runs, clocks_s, strict=True)})
+
+
+def test_what_the_other_law_would_change_is_said_of_planned_runs():
+    runs = [hand("dystop", 0, 0.5, 0.8, 0.8), hand("ad-psgd", 0, 0.5, 0.6, 0.6, 0.6, 0.8)]
+    assert study_results(runs, 0.7).order == ""
+
+    def order(*clocks_s):
+        return study_results(runs, 0.7, planned=planned(runs, *clocks_s)).order
+
+    faster = order([10, 19, 29], [1, 2, 3, 4, 5])
+    assert "would change, from dystop (paper) to ad-psgd (paper), at 70 % after 5 s" in faster
+    assert "estimate" in faster
+    assert "--timing both" in faster
+    assert "would stay with dystop (paper)" in order([10, 19, 29], [10, 20, 30, 40, 50])
+    tie = order([10, 19, 29], [5, 10, 15, 18, 20])
+    assert "would change, from dystop (paper) to a tie of dystop (paper) and ad-psgd" in tie
+
+
+def test_planned_runs_are_tested_as_seldom_as_real_ones():
+    runs = [
+        replace(run, config={**run.config, "evaluate": {"every_s": 10.0}})
+        for run in (hand("dystop", 0, 0.5, 0.8, 0.8), hand("ad-psgd", 0, 0.5, 0.6, 0.6, 0.8))
+    ]
+    clocks = planned(runs, [10, 18, 29], [1, 5, 9, 12])
+    order = study_results(runs, 0.7, planned=clocks).order
+    assert "to a tie of ad-psgd (paper) and dystop (paper)" in order
+
+
+def test_a_row_that_would_train_more_than_it_did_leaves_the_first_place_open():
+    runs = [hand("dystop", 0, 0.5, 0.8), hand("ad-psgd", 0, 0.5, 0.6)]
+
+    def order(*clocks_s):
+        return study_results(runs, 0.7, planned=planned(runs, *clocks_s)).order
+
+    assert "the first place is open: ad-psgd (paper)" in order([10, 19], [3, 6])
+    assert "would stay with dystop (paper)" in order([10, 19], [12, 24])
+    assert "would stay with dystop (paper)" in order([10, 19], [3])  # its planned run ended
+    assert study_results(runs, 0.9, planned=planned(runs, [1, 2], [1, 2])).order == ""

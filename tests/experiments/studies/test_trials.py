@@ -105,10 +105,10 @@ def test_a_mechanism_that_the_papers_law_serialises_is_named_though_it_was_dropp
     result = call(*words, "--mechanisms", "dystop,matcha,sa-adfl,d-psgd", "--name", "law")
     assert result.exit_code == 0, result.output
     assert "sa-adfl" not in {p.name for p in (tmp_path / "law" / "trials-2").iterdir()}
-    assert "note: sa-adfl idles" in result.stderr
-    assert "note: dystop idles" not in result.stderr
+    assert "note: sa-adfl waits for rounds" in result.stderr
+    assert "note: dystop waits for rounds" not in result.stderr
     page = (tmp_path / "law" / "report.html").read_text()
-    for fact in ("sa-adfl idles", "timing law paper", "budgets bind mechanism"):
+    for fact in ("sa-adfl waits for rounds", "timing law paper", "budgets bind mechanism"):
         assert fact in page
 
 

@@ -112,6 +112,7 @@ def _begun(study: "StudyOutline") -> tuple[list[Path], list[str]]:
 def report_study(path: Path, target: float | None, *, out: Path | None = None, quiet: bool) -> None:
     """Write the report of a study, as far as it got, and show its ranking."""
     from dystop.experiments.folders.run_folder import open_run
+    from dystop.experiments.studies.other_law import read_other_law
     from dystop.experiments.studies.study import outline
     from dystop.report.pages.study import write_study
 
@@ -119,7 +120,13 @@ def report_study(path: Path, target: float | None, *, out: Path | None = None, q
     begun, missing = _begun(study)
     runs, title = [open_run(folder) for folder in begun], path.resolve().name
     report = write_study(
-        runs, out or path / "report", title=title, target=target, over=study.over, notices=missing
+        runs,
+        out or path / "report",
+        title=title,
+        target=target,
+        over=study.over,
+        notices=missing,
+        planned=read_other_law(path),
     )
     if quiet:
         return

@@ -92,12 +92,14 @@ def compare(  # noqa: PLR0913 - every parameter is an option of the command
     check_target(target)
     words, choice = choose_engine(words or [], on, jobs)
     if path := study_named(words, [mechanisms, seeds, timing, settings, name is not None]):
-        resume_study(path, choice, quiet=quiet, trust=trust)
+        study = resume_study(path, choice, quiet=quiet, trust=trust)
     else:
         comparison = _comparison(words, mechanisms, seeds, timing, settings or [], trust=trust)
         study = _study_of_comparison(comparison, choice, out, name, quiet=quiet)
         run_remaining(study, choice, quiet=quiet)
         path = study.path
+    if study is not None:
+        _plan_other_law(study)
     report_study(path, target, quiet=quiet)
 
 
@@ -139,3 +141,13 @@ def _study_of_comparison(
             note(sentence)
     name = name or default_name(every)
     return find_or_create(every, choice, out, name, trust=comparison.trust)
+
+
+def _plan_other_law(study: "Study") -> None:
+    """Plan the runs under the other law where the paper's one makes a mechanism wait."""
+    from dystop.experiments.folders.run_folder import open_run
+    from dystop.experiments.studies.other_law import plan_other_law
+    from dystop.report.data.notices import serialised_by_law
+
+    if serialised_by_law([open_run(study.folder(e)) for e in study.experiments]):
+        plan_other_law(study)

@@ -125,8 +125,13 @@ def _announce(path: Path, total: int, left: int) -> None:
     echo(f"study: {path} ({plural(total, 'run')}{done})")
 
 
-def resume_study(path: Path, choice: "Choice", *, quiet: bool, trust: bool = False) -> None:
-    """Run what is left of a study; if nothing is, its mechanisms need not be installed."""
+def resume_study(
+    path: Path, choice: "Choice", *, quiet: bool, trust: bool = False
+) -> "Study | None":
+    """Run what is left of a study; if nothing is, its mechanisms need not be installed.
+
+    None is returned where they are not, or where the code of somebody else is not trusted.
+    """
     from dystop.errors import ConfigError, TrustError
     from dystop.experiments.studies.study import open_study, outline
 
@@ -138,5 +143,6 @@ def resume_study(path: Path, choice: "Choice", *, quiet: bool, trust: bool = Fal
             raise
         if not quiet:
             _announce(path, len(known.folders), 0)
-    else:
-        run_remaining(study, choice, quiet=quiet)
+        return None
+    run_remaining(study, choice, quiet=quiet)
+    return study

@@ -21,14 +21,14 @@ from dystop.report.data.names import (
 )
 from dystop.report.data.scores import evaluated_rounds
 from dystop.report.data.settings import experiment_settings, plain_value
-from dystop.report.data.summary import idle_share
+from dystop.report.data.time_shares import time_shares
 from dystop.training.models.catalogue import MODELS
 from dystop.units import data, percent, plural
 from dystop.world.describe import start_notices
 
 _MIN_EPOCHS = 3  # after which any model should have learnt something
 _CHANCE_FACTOR = 1.1  # times the accuracy of guessing: chance alone hardly gives more
-_MOSTLY_IDLE = 0.8  # share of worker time
+_MOSTLY_WAITING = 0.5  # share of worker time
 _LARGE_LOSS = 1e3  # cross-entropy of guessing is ln K, below 12 for 100,000 classes
 _OWN_SENTENCE = ("engine.timing", "engine.publish")  # keys whose difference has one
 _MAX_KEYS, _MAX_VALUES = 5, 40  # settings that a note lists, and letters of their values
@@ -192,17 +192,19 @@ def divergence_advice(run: RunData) -> str:
 
 def serialised_by_law(runs: Sequence[RunData]) -> list[str]:
     """Name the mechanisms that wait most of the time because the paper's law serialises them."""
-    idle: dict[str, list[float]] = {}
+    waits: dict[str, list[float]] = {}
     for run in runs:
-        share = idle_share(run.records)
-        if run.info.get("timing") == "paper" and run.info.get("kind") != "testbed" and share:
-            idle.setdefault(mechanism_of(run).name, []).append(share)
+        shares = time_shares(run.records)
+        if run.info.get("timing") == "paper" and run.info.get("kind") != "testbed" and shares:
+            waits.setdefault(mechanism_of(run).name, []).append(shares.waiting_round)
+    one_law = len({run.info.get("timing") for run in runs}) == 1
+    see = " See engine.timing=overlap, or dystop compare --timing both." if one_law else ""
     return [
-        f'{name} idles {percent(mean)} of the time: under engine.timing = "paper" nobody '
-        "trains on while one worker pulls or pushes, so a mechanism that wakes few workers at a "
-        "time looks slow. See engine.timing=overlap, or dystop compare --timing both."
-        for name, shares in idle.items()
-        if (mean := sum(shares) / len(shares)) > _MOSTLY_IDLE
+        f"{name} waits for rounds {percent(mean)} of the time: under engine.timing = "
+        '"paper" nobody trains on while one worker pulls or pushes, so a mechanism that wakes few '
+        f"workers at a time looks slow.{see}"
+        for name, shares in waits.items()
+        if (mean := sum(shares) / len(shares)) > _MOSTLY_WAITING
     ]
 
 

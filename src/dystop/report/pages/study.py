@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from dystop.experiments.folders.run_folder import RunData
+from dystop.experiments.studies.other_law import OtherLaw
 from dystop.report.data.comparison.headline import rank_changes
 from dystop.report.data.comparison.ranking import Ranking
 from dystop.report.data.comparison.study_results import StudyResults, results_csv, study_results
@@ -36,7 +37,7 @@ class StudyReport:
     results: StudyResults
 
 
-def write_study(
+def write_study(  # noqa: PLR0913 (what a page shows beside the runs)
     runs: Sequence[RunData],
     out: Path,
     *,
@@ -45,6 +46,7 @@ def write_study(
     formats: Sequence[str] = ("png", "pdf"),
     over: Sequence[str] = (),
     notices: Sequence[str] = (),
+    planned: OtherLaw | None = None,
 ) -> StudyReport:
     """Write the report of a study: `out/report.html`, `out/results.csv` and `out/figures/*`.
 
@@ -58,9 +60,10 @@ def write_study(
         formats: Formats of the figure files: png, pdf, svg.
         over: The keys that a sweep varies.
         notices: Warnings that do not follow from the runs, such as missing runs.
+        planned: The clock of the runs under another law, if it was planned.
     """
     check_arguments(runs, target, formats)
-    results = study_results(runs, target, over, notices)
+    results = study_results(runs, target, over, notices, planned)
     plots = [draw_ranking(results, ranking) for ranking in results.rankings]
     page = _render(title, results, plots)
     every = [plot for many in plots for plot in many]

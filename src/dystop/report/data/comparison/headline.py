@@ -143,40 +143,72 @@ def rank_changes(
 
 
 def order_sentence(rankings: Sequence[Ranking], target: float | None) -> str:
-    """Say whether the order of the groups survives the other timing law; empty: one law was run.
+    """Say who is first under each timing law, and what changes; empty: one law was run.
 
     Two rows change places only if each is ahead of the other under one law by more than a tie.
     Without a target, rows are compared by their final accuracies.
     """
     changes = rank_changes(rankings, target)
-    if not changes:
+    if not changes or any(len(ranking.panels) > 1 for ranking in rankings):
         return ""
+    return f"{_first_places(rankings, target)} {_moves(rankings, changes, target)}"
+
+
+def _first_places(rankings: Sequence[Ranking], target: float | None) -> str:
+    """Say who is first, or ties for it, under each of two laws."""
+    first, second = ([g.label for g in _front(r.groups, target)] for r in rankings)
+    if first and set(first) == set(second):
+        return f"{_are_first(first)} under both timing laws."
+    changed = bool(first and second) and not set(first) & set(second)
+    begin = "The first place changes with the timing law: " if changed else ""
+    parts = (
+        f"{_are_first(labels)} under {r.timing}"
+        for labels, r in zip((first, second), rankings, strict=True)
+    )
+    return f"{begin}{'; '.join(parts)}."
+
+
+def _are_first(labels: Sequence[str]) -> str:
+    if not labels:
+        return "no row reached the target with every seed"
+    return f"{labels[0]} is first" if len(labels) == 1 else (
+        f"{listed(labels)} tie for the first place"
+    )  # fmt: skip
+
+
+def _front(groups: Sequence[Group], target: float | None) -> list[Group]:
+    """Return the first group and those that tie with it, all under one law."""
+    if target is None:
+        first, *others = groups
+        return [first, *(other for other in others if not _is_more_accurate(first, other))]
+    place = first_place(groups, target)
+    return [] if place is None else [place.first, *(other for other, _ in place.tied)]
+
+
+def _moves(rankings: Sequence[Ranking], changes: Sequence[RankChange], target: float | None) -> str:
+    """Say how many rows change their rank, and which change places by more than a tie."""
     moved = sum(change.change != UNCHANGED for change in changes)
     if not moved:
-        return "The order survives the other timing law: every row keeps its rank."
-    (first, second), rows = rankings, plural(len(changes), "row")
-    swapped = _swapped_pairs(first.groups, second.groups, target)
+        return "Every row keeps its rank."
+    begin = f"{moved} of {plural(len(changes), 'row')} change their rank"
+    swapped = _swapped_pairs(rankings[0].groups, rankings[1].groups, target)
     if not swapped:
-        return (
-            f"The order survives the other timing law but for ties: {moved} of {rows} change their "
-            "rank, and no two of them change places by more than a tie."
-        )
-    return (
-        f"The order does not survive the other timing law: {moved} of {rows} "
-        f"change their rank, {plural(swapped, 'pair')} of rows by more than a tie; "
-        f"{first.groups[0].label} is first under {first.timing}, "
-        f"{second.groups[0].label} under {second.timing}."
-    )
+        return f"{begin}, but no two of them change places by more than a tie."
+    named = ", ".join(f"{a.label} and {b.label}" for a, b in swapped)
+    pairs = named if len(swapped) < _MANY else f"{plural(len(swapped), 'pair')} of rows"
+    return f"{begin}; {pairs} change places by more than a tie."
 
 
-def _swapped_pairs(before: Sequence[Group], after: Sequence[Group], target: float | None) -> int:
-    """Count the pairs of groups whose order is decided under both laws, and differs."""
+def _swapped_pairs(
+    before: Sequence[Group], after: Sequence[Group], target: float | None
+) -> list[tuple[Group, Group]]:
+    """Return the pairs of groups whose order is decided under both laws, and differs."""
     later = {group.label: group for group in after}
-    pairs = itertools.combinations(before, 2)
-    return sum(
-        _is_ahead(a, b, target) and _is_ahead(later[b.label], later[a.label], target)
-        for a, b in pairs
-    )
+    return [
+        (a, b)
+        for a, b in itertools.combinations(before, 2)
+        if _is_ahead(a, b, target) and _is_ahead(later[b.label], later[a.label], target)
+    ]
 
 
 def _is_ahead(first: Group, other: Group, target: float | None) -> bool:

@@ -10,7 +10,9 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 from dystop.experiments.folders.run_folder import RunData
+from dystop.experiments.studies.other_law import OtherLaw
 from dystop.report.data.comparison.headline import headline, order_sentence
+from dystop.report.data.comparison.other_law import planned_first_place
 from dystop.report.data.comparison.ranking import Ranking, rank_groups
 from dystop.report.data.comparison.sweep_layout import colored, short_labels, sweep_layout
 from dystop.report.data.groups import Group, group_runs
@@ -39,6 +41,7 @@ class StudyResults:
     swept: tuple[str, ...]  # the keys of a sweep; empty for a comparison
     notices: tuple[str, ...]
     score: Score = Score()  # noqa: RUF009 - a frozen value
+    planned: OtherLaw | None = None  # the clock of its runs under a law that was not run
 
     @property
     def headlines(self) -> list[str]:
@@ -58,7 +61,10 @@ class StudyResults:
 
     @property
     def order(self) -> str:
-        """Whether the order survives the other timing law; empty where one law was run."""
+        """Who is first under each of two timing laws; of one law, whether another changes it."""
+        if self.planned is not None and len(self.rankings) == 1:
+            groups = self.rankings[0].groups
+            return planned_first_place(groups, self.target.accuracy, self.planned, self.score)
         return order_sentence(self.rankings, self.target.accuracy)
 
     @property
@@ -72,6 +78,7 @@ def study_results(
     target: float | None = None,
     swept: Sequence[str] = (),
     notices: Sequence[str] = (),
+    planned: OtherLaw | None = None,
 ) -> StudyResults:
     """Group and rank the runs of a study.
 
@@ -80,6 +87,7 @@ def study_results(
         target: Accuracy to compare by; see `choose_target` for the default.
         swept: The keys that a sweep varies.
         notices: Warnings that do not follow from the runs, such as missing runs.
+        planned: The clock of the runs under another law, if it was planned.
     """
     groups, score = group_runs(runs), score_of(runs)
     layout = sweep_layout(groups, swept) if swept else None
@@ -87,7 +95,7 @@ def study_results(
     chosen = choose_target(groups, target, score)
     rankings = tuple(rank_groups(groups, chosen.accuracy, score, layout))
     warnings = (*notices, *study_notices(groups))
-    return StudyResults(tuple(groups), chosen, rankings, tuple(swept), warnings, score)
+    return StudyResults(tuple(groups), chosen, rankings, tuple(swept), warnings, score, planned)
 
 
 def choose_target(

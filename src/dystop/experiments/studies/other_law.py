@@ -1,0 +1,95 @@
+"""The runs of a comparison planned under the other timing law, without training.
+
+Under the paper's law a mechanism that wakes few workers at a time waits for rounds. Planning takes
+a small share of the time of training, and says when each run would have trained as many epochs
+under the law `overlap` as at each of its evaluations. `STUDY/other-law.json` keeps these times.
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from itertools import islice
+from pathlib import Path
+
+from dystop.errors import DystopError
+from dystop.experiments.config import Experiment
+from dystop.experiments.folders.run_folder import open_run
+from dystop.experiments.simulation import Simulation
+from dystop.experiments.studies.study import Study
+from dystop.record import RoundRecord
+from dystop.storage import try_read_json, write_atomic
+
+OTHER_LAW = "other-law.json"
+MOST = 50_000
+"""Rounds times workers of all runs together, up to which planning takes seconds."""
+_MORE_ROUNDS = 4  # times the recorded rounds, after which planning ends
+
+
+@dataclass(frozen=True)
+class OtherLaw:
+    """When runs would have trained as many epochs under another law as at their evaluations."""
+
+    timing: str
+    clocks_s: Mapping[str, Sequence[float]]  # by run; shorter where the planned run ends before
+
+
+def plan_other_law(study: Study) -> bool:
+    """Plan the runs of a comparison under the law `overlap`; return whether it was possible.
+
+    It is not where it would take long, or where a mechanism needs trained models for its plans.
+    """
+    if (study.path / OTHER_LAW).exists():
+        return True
+    histories = [open_run(study.folder(e)).records for e in study.experiments]
+    sizes = (rows[-1].round * e.fleet.workers if rows else 0 for e, rows in _with(study, histories))
+    if sum(sizes) > MOST or not all(map(_can_be_planned, study.experiments)):
+        return False
+    found = {}
+    with suppress(DystopError):
+        found = {e.name: _clocks_s(e, rows) for e, rows in _with(study, histories)}
+        content = json.dumps({"timing": "overlap", "clocks_s": found}) + "\n"
+        write_atomic(study.path / OTHER_LAW, content.encode())
+    return bool(found)
+
+
+def read_other_law(path: Path) -> OtherLaw | None:
+    """Return what was planned for a study; None if nothing was."""
+    content = try_read_json(path / OTHER_LAW)
+    timing, clocks = content.get("timing"), content.get("clocks_s")
+    if not isinstance(timing, str) or not isinstance(clocks, dict):
+        return None
+    good = all(
+        isinstance(row, list) and all(isinstance(s, int | float) for s in row)
+        for row in clocks.values()
+    )
+    return OtherLaw(timing, clocks) if good else None
+
+
+def _with(
+    study: Study, histories: Sequence[Sequence[RoundRecord]]
+) -> "zip[tuple[Experiment, Sequence[RoundRecord]]]":
+    return zip(study.experiments, histories, strict=True)
+
+
+def _can_be_planned(experiment: Experiment) -> bool:
+    return experiment.engine.train and experiment.engine.timing == "paper" and not experiment.trace
+
+
+def _clocks_s(experiment: Experiment, records: Sequence[RoundRecord]) -> list[float]:
+    """Return when the planned run has trained what the recorded one had at each evaluation."""
+    epochs = [r.epochs_total for r in records if r.accuracy is not None]
+    planned = Simulation(
+        replace(
+            experiment,
+            engine=replace(experiment.engine, train=False, timing="overlap"),
+            stop=replace(experiment.stop, accuracy=0.0, loss=0.0),
+        )
+    )
+    out: list[float] = []
+    for record in islice(planned, _MORE_ROUNDS * len(records)):
+        while len(out) < len(epochs) and record.epochs_total >= epochs[len(out)]:
+            out.append(record.clock_s)
+        if len(out) == len(epochs):
+            break
+    return out
