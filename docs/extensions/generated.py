@@ -41,7 +41,15 @@ from dystop.mechanisms import BUILT_IN, MECHANISMS
 from dystop.report.data.summary import RunSummary
 from dystop.testbed.protocol import messages as protocol
 from dystop.testbed.protocol.codec import Peerwise
-from dystop.types import Capabilities, ControlState, Fleet, Mechanism, Observation, View
+from dystop.types import (
+    Capabilities,
+    ControlState,
+    Fleet,
+    Mechanism,
+    Observation,
+    View,
+    provenance_of,
+)
 
 
 @dataclass(frozen=True)
@@ -166,8 +174,9 @@ def document_mechanism(name: str) -> str:
     ]
     module = import_module(kind.__module__)
     file = f"../../../src/{module.__name__.replace('.', '/')}.py"
+    origin = provenance_of(kind())
     parts = [
-        f"## Provenance and our choices\n\nProvenance: **{kind.provenance}**. {mode.capitalize()}.",
+        f"## Provenance and our choices\n\nProvenance: **{origin}**. {mode.capitalize()}.",
         _paragraphs(inspect.getdoc(kind) or ""),
         f"Code: [`{module.__name__}`]({file}). Class: {{py:class}}`dystop.{kind.__name__}`.",
     ]
@@ -196,7 +205,7 @@ def document_mechanisms(_: str) -> str:
         (
             f"[{name}]({name}.md)",
             MECHANISMS[name]().capabilities().mode,
-            kind.provenance,
+            provenance_of(kind()),
             kind.summary,
         )
         for name in BUILT_IN

@@ -357,6 +357,13 @@ class Mechanism:
         """What `capabilities` returns: it is asked once, because hyper-parameters do not change."""
         return self.capabilities()
 
+    def our_parts(self) -> tuple[str, ...]:
+        """Return what is not from the source that `provenance` names, as in ("base graph",).
+
+        It may depend on hyper-parameters. Lists and reports show it behind the provenance.
+        """
+        return ()
+
     def init(self, fleet: Fleet) -> Memory:
         """Return the memory of the mechanism before the first round."""
         return {}
@@ -371,3 +378,18 @@ class Mechanism:
     def plan(self, memory: Memory, view: View) -> tuple[Plan, Memory]:
         """Decide one round; return the plan and the memory for the next round."""
         raise NotImplementedError(f"{type(self).__name__} must implement `plan`")
+
+
+OUR = ", our "
+"""What stands in a provenance before the parts that are not from its source."""
+
+
+def provenance_of(mechanism: Mechanism) -> str:
+    """Return the provenance of a mechanism with its hyper-parameters, and which parts are ours.
+
+    >>> from dystop.mechanisms import Matcha
+    >>> provenance_of(Matcha()), provenance_of(Matcha(weights="optimal"))
+    ("authors' code, our base graph and weights", "authors' code, our base graph")
+    """
+    ours = mechanism.our_parts()
+    return mechanism.provenance + (OUR + " and ".join(ours) if ours else "")

@@ -1,3 +1,4 @@
+import html
 import os
 import re
 import subprocess
@@ -290,6 +291,25 @@ def test_a_reconstruction_is_called_one():
     from dystop.cli.listing import provenance
 
     assert "RECONSTRUCTION" in provenance(types.SimpleNamespace(provenance="reconstruction"))
+
+
+def test_parts_of_ours_stand_behind_the_provenance(tmp_path):
+    for words in (["list", "mechanisms", "--json"], ["list", "mechanisms", "matcha"]):
+        listed = call(*words)
+        assert "authors' code, our base graph and weights" in listed.stdout
+    small = [
+        "mechanism.name=matcha", "fleet.workers=4", "data.name=synthetic", "model.name=softmax",
+        "world.range_m=200", "stop.rounds=2", "evaluate.every_rounds=2",
+    ]  # fmt: skip
+    for weights, ours in (("nonnegative", "base graph and weights"), ("optimal", "base graph")):
+        words = [*small, f"mechanism.weights={weights}"]
+        done = call("run", *words, "--out", str(tmp_path), "--name", weights)
+        assert done.exit_code == 0, done.output
+        assert f"matcha (authors' code, our {ours})" in done.stdout
+        assert f"{ours} are ours" in done.stderr
+        page = (tmp_path / weights / "report" / "report.html").read_text()
+        assert html.unescape(page).count(f"authors' code, our {ours}")
+        assert f"{ours} are ours" in html.unescape(page)
 
 
 def test_the_doctor_looks_at_everything(tmp_path, monkeypatch):

@@ -118,4 +118,5 @@ def test_impossible_sizes_are_refused_with_advice(name):
 @pytest.mark.parametrize("kind", BUILT_IN.values(), ids=list(BUILT_IN))
 def test_says_where_it_comes_from(kind):
     assert kind.provenance in PROVENANCES
+    assert not kind().our_parts() or kind.provenance == "authors' code"
     assert BUILT_IN[kind.name] is kind

@@ -50,11 +50,13 @@ class Listing:
         typer.echo(json.dumps(rows, indent=2, ensure_ascii=False))
 
 
-def provenance(kind: "type[Mechanism]") -> str:
+def provenance(mechanism: "Mechanism") -> str:
     """Return the provenance of a mechanism, with a clear mark for a reconstruction."""
-    if kind.provenance == "reconstruction":
+    from dystop.types import provenance_of
+
+    if mechanism.provenance == "reconstruction":
         return "RECONSTRUCTION (no published code or full description)"
-    return kind.provenance
+    return provenance_of(mechanism)
 
 
 def _default(value: Any) -> str:
@@ -73,7 +75,7 @@ def _mechanisms() -> Listing:
 
     problems = MECHANISMS.problems()
     kinds = [MECHANISMS[name] for name in MECHANISMS if name in BUILT_IN or name not in problems]
-    rows = [(k.name, k().capabilities().mode, provenance(k), k.summary) for k in kinds]
+    rows = [(k.name, k().capabilities().mode, provenance(k()), k.summary) for k in kinds]
     left_out = [f"left out: {problem}" for problem in problems.values()]
     own = "or a class of your own: mechanism.name=package.module:Class"
     return Listing(("mechanism", "mode", "provenance", "summary"), rows, [own], warnings=left_out)
@@ -85,7 +87,7 @@ def _describe_mechanism(name: str) -> None:
 
     kind = MECHANISMS[name]
     typer.echo(f"{name}: {kind.summary}")
-    typer.echo(f"  mode: {kind().capabilities().mode}   provenance: {provenance(kind)}")
+    typer.echo(f"  mode: {kind().capabilities().mode}   provenance: {provenance(kind())}")
     _keys(keys_of(kind, "mechanism.")).show()
     typer.echo(f"  dystop run mechanism.name={MECHANISMS.named(kind)['name']}")
 

@@ -54,6 +54,10 @@ class DCliques(Mechanism):
         """Return what the mechanism needs and guarantees."""
         return Capabilities(mode="sync", deltas=True, doubly_stochastic=True)
 
+    def our_parts(self) -> tuple[str, ...]:
+        """Return what the author's simulator does not do: it averages gradients of single steps."""
+        return ("average of updates",) if self.clique_avg else ()
+
     def plan(self, memory: Memory, view: View) -> tuple[Plan, Memory]:
         """Exchange over the edges of the topology that are in reach."""
         memory = memory or self._build(view)

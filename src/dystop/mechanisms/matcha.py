@@ -79,6 +79,10 @@ class Matcha(Mechanism):
             mode="sync", signed_rows=self.weights == "optimal", doubly_stochastic=True
         )
 
+    def our_parts(self) -> tuple[str, ...]:
+        """Return what the authors' code does not give: the base graph, and safe weights."""
+        return ("base graph", "weights") if self.weights == "nonnegative" else ("base graph",)
+
     def plan(self, memory: Memory, view: View) -> tuple[Plan, Memory]:
         """Activate matchings at random and exchange over their links in reach."""
         memory = self._remember(memory, view)

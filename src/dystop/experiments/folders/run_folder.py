@@ -52,6 +52,7 @@ from dystop.experiments.folders.trust import signature_of
 from dystop.foreign_files import JSON_BYTES, read_bounded
 from dystop.record import RoundRecord
 from dystop.storage import NO_PERMISSION, NO_SPACE, file_sha256, read_json, write_atomic
+from dystop.types import provenance_of
 
 if TYPE_CHECKING:
     from dystop.experiments.config import Experiment
@@ -131,7 +132,7 @@ def first_info(experiment: "Experiment") -> dict[str, Any]:
         "mechanism": {
             "name": mechanism.name,
             "mode": mechanism.capabilities().mode,
-            "provenance": mechanism.provenance,
+            "provenance": provenance_of(mechanism),
             "summary": mechanism.summary,
             "parameters": asdict(mechanism),
         },

@@ -43,6 +43,7 @@ from dystop.foreign_files import folder_within, refuse_links
 from dystop.params import flatten
 from dystop.storage import file_sha256, read_json, write_atomic
 from dystop.training.tasks.catalogue import OWN_MODEL
+from dystop.types import provenance_of
 
 _MOST_DIFFERENCES = 4
 _NOTED_BY_RUNS = {"model.base", "model.base_sha256"}  # a run notes which file its base is
@@ -281,7 +282,7 @@ def _row(experiment: Experiment) -> dict[str, Any]:
     return {
         "folder": experiment.name,
         "mechanism": experiment.mechanism.name,
-        "provenance": experiment.mechanism.provenance,
+        "provenance": provenance_of(experiment.mechanism),
         "seed": experiment.seed,
         "timing": experiment.engine.timing,
         **signature_of(to_toml(experiment).encode(), to_tree(experiment)),

@@ -10,7 +10,7 @@ from dystop.experiments.config import Experiment
 from dystop.experiments.config.keys import keys_of
 from dystop.experiments.config.readings import reading_values
 from dystop.experiments.folders.run_folder import RunData, is_abandoned
-from dystop.types import FAITHFUL
+from dystop.types import FAITHFUL, OUR
 
 TIMING_LAWS = {
     "paper": "paper: a round lasts until its slowest active worker has pulled, and nothing else "
@@ -42,8 +42,15 @@ class MechanismInfo:
         return f"{self.name} ({self.provenance})" if self.provenance else self.name
 
     @property
+    def ours(self) -> str:
+        """Which parts of a mechanism are not from its source, as in "base graph and weights"."""
+        return self.provenance.partition(OUR)[2]
+
+    @property
     def caveat(self) -> str:
         """Provenance in parentheses, for legends; empty where the code follows the source."""
+        if self.ours:
+            return f" (our {self.ours})"
         faithful = not self.provenance or self.provenance in FAITHFUL
         return "" if faithful else f" ({self.provenance})"
 

@@ -23,6 +23,7 @@ from dystop.report.data.scores import evaluated_rounds
 from dystop.report.data.settings import experiment_settings, plain_value
 from dystop.report.data.time_shares import time_shares
 from dystop.training.models.catalogue import MODELS
+from dystop.types import OUR
 from dystop.units import data, percent, plural
 from dystop.world.describe import start_notices
 
@@ -52,7 +53,7 @@ def run_notices(runs: Sequence[RunData]) -> list[str]:
         _on_testbed, _slow_trainings, _planning_only, _unfinished, _changed_records,
         _not_evaluated, _missing_scores,
         _few_models, _diverged, serialised_by_law, _known_at_the_start, no_better_than_guessing,
-        stand_in_models, moving_batch_norm, _reconstructions,
+        stand_in_models, moving_batch_norm, _reconstructions, _our_parts,
     )  # fmt: skip
     return [sentence for check in checks for sentence in check(runs)]
 
@@ -286,6 +287,16 @@ def _reconstructions(runs: Sequence[RunData]) -> list[str]:
         "these numbers do not reproduce the published ones."
     )
     return [text] if rebuilt else []
+
+
+def _our_parts(runs: Sequence[RunData]) -> list[str]:
+    """Name the mechanisms that follow a source, but for some parts."""
+    found = {m.name: m for m in map(mechanism_of, runs) if m.ours}
+    return [
+        f"{name} follows its {found[name].provenance.partition(OUR)[0]}, but its "
+        f"{found[name].ours} are ours: these numbers need not be those of its authors."
+        for name in sorted(found)
+    ]
 
 
 def different_experiments(runs: Sequence[RunData]) -> list[str]:
