@@ -4,6 +4,8 @@ import signal
 
 import pytest
 
+from dystop.experiments.folders.run_folder import open_run
+
 from .drill import KEYS, WORKERS, closed_rounds, measure, member_states, named_members
 from .rig import Rig, Setting
 
@@ -43,3 +45,24 @@ def test_a_liar_about_versions_is_excluded_and_its_accusers_are_not_disarmed(
     assert {n for n, s in states.items() if s == "QUARANTINED"} == {LIAR}
     assert all(LIAR in names for names in named.values())
     assert "refuted" not in log
+
+
+@pytest.mark.parametrize("observed", [True, False])
+def test_a_false_loss_ends_no_run(tmp_path, show, observed):
+    """With an observer its loss counts; without one the median of what the workers report."""
+    keys = (*KEYS, "stop.loss=1e-9", f"testbed.observer={str(observed).lower()}")
+    with Rig(tmp_path, Setting(keys, hostile={LIAR: "low_loss"}, restart_s=1.0)) as rig:
+        rig.start()
+        rig.until(lambda: closed_rounds(rig) > 20 and rig.joined == WORKERS, 180)
+        rig.supervisor.signal(LIAR, signal.SIGUSR1)
+        rig.until(lambda: member_states(rig)[LIAR] == "QUARANTINED", 120)
+        before = closed_rounds(rig)
+        rig.until(lambda: closed_rounds(rig) > before + 60, 120)
+        assert not rig.over
+        states, named = member_states(rig), named_members(rig)
+        rig.stop()
+        losses = [r.loss for r in open_run(rig.folder).records if r.loss is not None]
+    show(f"{len(losses)} losses, the least {min(losses):.3g}; {dict(states)}")
+    assert {n for n, s in states.items() if s == "QUARANTINED"} == {LIAR}
+    assert all(LIAR in names for names in named.values())
+    assert min(losses) >= 0.0

@@ -83,8 +83,10 @@ def test_stop_by_accuracy_and_by_loss():
     records, _ = run_to_end(goal)
     assert records[-1].accuracy >= 0.10 > records[-2].accuracy
     assert stop_reason(goal.stop, records[-1]) == "target accuracy reached"
-    loss = components_for(DPSGD(), 4, stop=Stop(rounds=99, loss=1.0))
-    assert len(run_to_end(loss)[0]) == 1
+    rule = {"stop": Stop(rounds=99, loss=1.0), "evaluate": Evaluate(every_rounds=3)}
+    records, _ = run_to_end(components_for(DPSGD(), 4, **rule))
+    assert (len(records), stop_reason(rule["stop"], records[-1])) == (3, "target loss reached")
+    assert records[-1].test_loss <= 1.0
 
 
 def test_evaluation_by_simulated_seconds():

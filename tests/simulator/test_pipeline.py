@@ -71,7 +71,7 @@ def test_records_are_the_same(name):
         {"evaluate": Evaluate(every_s=2.0)},
         {"stop": Stop(rounds=50, seconds=6.0)},
         {"stop": Stop(rounds=9, accuracy=0.05), "evaluate": Evaluate(every_rounds=2)},
-        {"stop": Stop(rounds=9, loss=1.5)},
+        {"stop": Stop(rounds=9, loss=1.5), "evaluate": Evaluate(every_rounds=2)},
     ],
     ids=["rounds", "seconds", "over", "accuracy", "loss"],
 )

@@ -18,7 +18,7 @@ from dystop.training.flat import layout_of
 from dystop.training.params import TrainerParams
 from dystop.training.problem import Problem
 from dystop.training.samples import Arrays, both_samples, shards_of
-from dystop.training.tasks.build import make_task, task_name
+from dystop.training.tasks.build import checked, make_task, task_name
 from dystop.training.tasks.catalogue import TASKS
 from dystop.training.tasks.task import Classification, NextToken, Regression, SampleKind, Task
 from dystop.training.trainer import Trainer
@@ -196,3 +196,35 @@ def test_a_task_of_ones_own_by_import_path(tmp_path):
         make_task("my_empty_task:Empty", "classification", str(tmp_path))
     with pytest.raises(ConfigError, match=r"regresion.*regression"):
         make_task("regresion", "classification")
+
+
+@pytest.mark.parametrize("name", TASKS)
+def test_a_loss_of_dystop_is_not_negative(name):
+    assert make_task(name, "").least_loss == 0.0
+
+
+def test_a_task_with_a_loss_of_its_own_has_no_least_one_unless_it_says_so():
+    class Negative(Regression):
+        def losses(self, outputs, targets):
+            return -super().losses(outputs, targets)
+
+    class Bounded(Negative):
+        least_loss = -4.0
+
+    class Renamed(Bounded):
+        score_name = "mine"
+
+    class Scored(Classification):
+        score_name = "mine"
+
+    kinds = Task, Negative, Bounded, Renamed, Scored
+    assert [kind.least_loss for kind in kinds] == [-math.inf, -math.inf, -4.0, -4.0, 0.0]
+
+
+@pytest.mark.parametrize("least", ["0", math.nan, None, True])
+def test_a_least_loss_is_a_number(least):
+    class Strange(Regression):
+        least_loss = least
+
+    with pytest.raises(ConfigError, match="least_loss"):
+        checked(Strange())

@@ -5,10 +5,12 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
+import numpy as np
 from annotated_types import Ge, Le
 
 from dystop.params import param
 from dystop.record import RoundRecord
+from dystop.sparse import Floats
 from dystop.units import are, plural
 
 NO_LIMIT = 1_000_000
@@ -29,7 +31,9 @@ class Stop:
         0.0, "mean test accuracy at which the run ends, from 0 to 1; 0: none"
     )
     loss: Annotated[float, Ge(0)] = param(
-        0.0, "training loss of a round at which the run ends; 0: none"
+        0.0,
+        "mean test loss of an evaluation at which the run ends; in a testbed without an observer "
+        "the median of the training losses that its workers reported last; 0: none",
     )
     diverged: Annotated[float, Ge(0)] = param(
         1000.0,
@@ -67,13 +71,32 @@ def is_over(stop: Stop, t: int, clock_s: float) -> bool:
     return t > stop.rounds or (stop.seconds > 0 and clock_s >= stop.seconds)
 
 
-def reached(stop: Stop, record: RoundRecord) -> str:
-    """Return the name of the target that a record reaches; empty: none."""
+def reached(stop: Stop, record: RoundRecord, reported: float | None = None) -> str:
+    """Return the name of the target that a record reaches; empty: none.
+
+    Args:
+        stop: The rules.
+        record: The record of a round; only its evaluation counts.
+        reported: The loss of `median_loss` where nobody evaluates models.
+    """
+    loss = reported if record.test_loss is None else record.test_loss
     if stop.accuracy > 0 and record.accuracy is not None and record.accuracy >= stop.accuracy:
         return "accuracy"
-    if stop.loss > 0 and record.loss is not None and record.loss <= stop.loss:
+    if stop.loss > 0 and loss is not None and loss <= stop.loss:
         return "loss"
     return ""
+
+
+def median_loss(losses: Floats) -> float | None:
+    """Return the median of the losses that workers reported last; None: there are none.
+
+    A minority of false reports does not move it beyond the honest ones.
+
+    >>> median_loss(np.array([0.7, -1e40, 0.9, np.nan])), median_loss(np.array([np.nan]))
+    (0.7, None)
+    """
+    known = losses[np.isfinite(losses)]
+    return float(np.median(known)) if len(known) else None
 
 
 def has_diverged(limit: float, record: RoundRecord) -> bool:
@@ -89,9 +112,9 @@ def diverged_round(limit: float, records: Iterable[RoundRecord]) -> int | None:
     return next((r.round for r in records if has_diverged(limit, r)), None)
 
 
-def ends_early(stop: Stop, record: RoundRecord) -> str:
+def ends_early(stop: Stop, record: RoundRecord, reported: float | None = None) -> str:
     """Return why a run ends with this record before its rounds or seconds are over; else empty."""
-    if target := reached(stop, record):
+    if target := reached(stop, record, reported):
         return f"target {target} reached"
     if not has_diverged(stop.diverged, record):
         return ""
@@ -103,14 +126,18 @@ def ends_early(stop: Stop, record: RoundRecord) -> str:
     )
 
 
-def ends_run(stop: Stop, record: RoundRecord) -> bool:
+def ends_run(stop: Stop, record: RoundRecord, reported: float | None = None) -> bool:
     """Return whether no round may follow the one of this record."""
-    return bool(ends_early(stop, record)) or is_over(stop, record.round + 1, record.clock_s)
+    return bool(ends_early(stop, record, reported)) or is_over(
+        stop, record.round + 1, record.clock_s
+    )
 
 
-def stop_reason(stop: Stop, record: RoundRecord, seconds: str = "simulated") -> str:
+def stop_reason(
+    stop: Stop, record: RoundRecord, seconds: str = "simulated", reported: float | None = None
+) -> str:
     """Return why a run ended with this record; `seconds` says what kind of seconds were limited."""
-    if early := ends_early(stop, record):
+    if early := ends_early(stop, record, reported):
         return early
     if record.round >= stop.rounds:
         return f"{are(record.round, 'round')} over"

@@ -148,7 +148,7 @@ def _is_over(components: Components, state: State) -> bool:
 def _needs_result(components: Components, running: RunningRound) -> bool:
     """Return whether the next round depends on the losses or the score of this one."""
     stop = components.stop
-    may_end = stop.loss > 0 or (running.score is not None and stop.accuracy > 0)
+    may_end = running.score is not None and (stop.loss > 0 or stop.accuracy > 0)
     return may_end or "loss" in components.capabilities.needs
 
 

@@ -8,8 +8,9 @@ from typer.testing import CliRunner
 
 from dystop.cli import app
 from dystop.experiments.config import read_experiment
-from dystop.experiments.folders.run_folder import open_run
+from dystop.experiments.folders.run_folder import CONFIG, open_run
 from dystop.experiments.run import run_experiment
+from dystop.experiments.testbed.enrolment import coordinator_setup, read_enrolment
 from dystop.testbed.audit.check import check_run
 
 SHORT = [
@@ -62,3 +63,7 @@ def test_records_of_a_regression_name_its_score():
     scored = [record for record in run.records if record.accuracy is not None]
     assert scored
     assert {record.score_name for record in scored} == {"r2"}
+    enrolment = read_enrolment(Path("runs/trial"), read_experiment(Path("runs/trial") / CONFIG))
+    assert enrolment.least_loss == 0.0
+    setup = coordinator_setup(read_experiment(Path("runs/trial") / CONFIG), enrolment, "ab" * 16)
+    assert setup.least_loss == 0.0

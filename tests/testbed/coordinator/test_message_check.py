@@ -4,10 +4,12 @@ from dataclasses import replace
 
 import pytest
 
+from dystop.control.stopping import Stop
 from dystop.testbed.coordinator.message_check import implausible
 from dystop.testbed.protocol.messages import Mail, Reject, Rejected, Scored, Used
 from support.strategies import random_fleet
 from support.testbed.coordinator_fixtures import (
+    QUICK,
     CoordinatorHarness,
     check_history,
     rows,
@@ -67,6 +69,46 @@ def test_a_member_ahead_of_a_restored_ledger_is_welcome():
     assert harness.machine.state.observations.mail == {}  # unknown to the ledger: not planned with
     harness.run(600.0)
     assert harness.machine.state.strikes.all() == []
+
+
+def test_a_loss_below_the_least_one_of_the_task_is_a_strike():
+    harness = CoordinatorHarness(
+        setup_for("d-psgd", 5, 400, least_loss=0.0, stop=Stop(400, loss=0.1))
+    )
+    lying(harness, "w02", lambda report: replace(report, loss=-1e40 if report.loss else None))
+    harness.join_all()
+    harness.run(60.0)
+    assert harness.machine.state.members.get("w02").state == "QUARANTINED"
+    assert ("w02", "bad_message") in incidents(harness)
+    assert harness.finished is None
+    assert min(r.loss for r in harness.records if r.loss is not None) == 0.5
+
+
+def test_rounding_may_take_a_loss_a_little_below_the_least_one():
+    harness = CoordinatorHarness(setup_for("d-psgd", 5, 5, least_loss=0.0))
+    lying(harness, "w02", lambda report: replace(report, loss=-1e-7 if report.loss else None))
+    harness.join_all()
+    harness.run(600.0)
+    check_history(harness, 5)
+    assert harness.machine.state.strikes.all() == []
+
+
+@pytest.mark.parametrize("observer", [True, False])
+@pytest.mark.parametrize("mechanism", ["d-psgd", "ad-psgd", "dystop"])
+def test_one_low_loss_of_a_task_without_a_least_one_ends_no_run(mechanism, observer):
+    """The observer's loss counts, which is 1.0 here, or else the median, which is 0.5."""
+    params = replace(QUICK, observer=observer)
+    setup = setup_for(mechanism, 5, 300, params=params, stop=Stop(300, loss=0.4))
+    harness = CoordinatorHarness(setup)
+    lying(harness, "w02", lambda report: replace(report, loss=-1e40 if report.loss else None))
+    harness.join_all()
+    harness.run(60.0)
+    assert harness.finished is None
+    assert len(harness.records) > 20
+    honest = CoordinatorHarness(replace(setup, stop=Stop(300, loss=1.2)))
+    honest.join_all()
+    honest.run(60.0)
+    assert honest.finished.reason == "target loss reached"
 
 
 def lying(harness, name, change):

@@ -81,6 +81,7 @@ class Enrolment:
     workers: tuple[Enrolled, ...]
     score: str = ACCURACY  # name of the score of the task
     whole_bytes: int = 0  # of a model without compression; 0: that of a message
+    least_loss: float = -math.inf  # of the task
 
     def fleet(self, experiment: Experiment) -> Fleet:
         """Return the fleet as enrolled."""
@@ -126,6 +127,8 @@ def write_enrolment(folder: Path, enrolment: Enrolment) -> None:
         head["score"] = enrolment.score
     if enrolment.whole_bytes:
         head["whole_bytes"] = enrolment.whole_bytes
+    if math.isfinite(enrolment.least_loss):
+        head["least_loss"] = enrolment.least_loss
     _write_workers(folder / ENROLMENT, head, enrolment.workers)
 
 
@@ -214,7 +217,8 @@ def _enrolment(raw: Any) -> Enrolment:
     workers = tuple(_enrolled(row) for row in raw["workers"])
     score = str(raw.get("score", ACCURACY))
     whole_bytes = int(raw.get("whole_bytes", 0))
-    return Enrolment(str(raw["schema"]), int(raw["model_bytes"]), workers, score, whole_bytes)
+    size, least = int(raw["model_bytes"]), float(raw.get("least_loss", -math.inf))
+    return Enrolment(str(raw["schema"]), size, workers, score, whole_bytes, least)
 
 
 def _enrolled(row: Any) -> Enrolled:
@@ -342,6 +346,7 @@ def coordinator_setup(experiment: Experiment, enrolment: Enrolment, run: str) ->
         moving=topology and experiment.world.mobility.enabled,
         budgets_bind=experiment.world.budget.binds == "everybody",
         score_name=enrolment.score,
+        least_loss=enrolment.least_loss,
         power=power_of(experiment.energy, fleet.workers, _has_jetsons(experiment)),
         longest_message=max(1.0, enrolment.whole_bytes / fleet.model_bytes),
         epsilons=_epsilons(experiment, fleet),

@@ -83,6 +83,7 @@ def prepare(experiment: Experiment, enrolled: tuple[Enrolled, ...] | None = None
         _enrolled(experiment, counts),
         trainer.task.score_name,
         trainer.layout.model_bytes if experiment.link.sends_differences else 0,
+        trainer.task.least_loss,
     )
     _ensure_memory(experiment, trainer)
     world = world_of(experiment, fleet)

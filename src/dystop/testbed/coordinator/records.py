@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from dystop.control.round import with_score
-from dystop.control.stopping import ends_run, stop_reason
+from dystop.control.stopping import ends_run, median_loss, stop_reason
 from dystop.record import RoundRecord, from_json
 from dystop.testbed.coordinator.evaluations import ANSWER, Evaluations
 from dystop.testbed.coordinator.rounds import ClosedRound
@@ -82,9 +82,12 @@ class Records:
 
     def _stop_if_reached(self, record: RoundRecord) -> None:
         """Open no further round if a stop rule holds after this record."""
-        stop = self.state.setup.stop
-        if not self.stop_reason and ends_run(stop, record):
-            self.stop_reason = stop_reason(stop, record, "emulated")
+        state, reported = self.state, None
+        if not state.params.observer:
+            present = state.present()[: state.setup.fleet.workers]
+            reported = median_loss(state.observations.loss[present])
+        if not self.stop_reason and ends_run(state.setup.stop, record, reported):
+            self.stop_reason = stop_reason(state.setup.stop, record, "emulated", reported)
             self.state.write(MetaLine("stopping", self.stop_reason))
 
     # Scores -------------------------------------------------------------------------------------

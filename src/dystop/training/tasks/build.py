@@ -1,5 +1,6 @@
 """Make a task: one of the catalogue by its name, or a user's own."""
 
+import math
 import re
 from dataclasses import fields
 from typing import Any
@@ -80,4 +81,11 @@ def checked(task: Task) -> Task:
             f"task = {task_name(task)!r}: score_name = {name!r}; expected a word of lower-case "
             "letters, digits and _ that is no other field of a record, as in 'r2'"
         )
+    if isinstance(task.least_loss, bool) or not isinstance(task.least_loss, int | float):
+        raise ConfigError(
+            f"task = {task_name(task)!r}: least_loss = {task.least_loss!r}; expected a number, or "
+            "nothing where the loss has no least value"
+        )
+    if math.isnan(task.least_loss):
+        raise ConfigError(f"task = {task_name(task)!r}: least_loss is not a number; leave it out")
     return task

@@ -6,6 +6,7 @@ Every back end calls it on plain tensors. The compiled kernels know one loss, th
 class scores, and train no other task.
 """
 
+import math
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -37,8 +38,17 @@ class Task:
 
     score_name: ClassVar[str] = "accuracy"
     """Name of the score in records and reports. More is better, and 1 is the most."""
+    least_loss: ClassVar[float] = -math.inf
+    """No loss is below it. A testbed refuses a lower one that a worker reports."""
     default_model: ClassVar[str] = ""
     """The model if nobody names one; empty: `cnn`, `mlp` or `transformer`, by the samples."""
+
+    def __init_subclass__(cls) -> None:
+        """Forget the least loss of another task where the loss is a new one."""
+        super().__init_subclass__()
+        own = vars(cls)
+        if {"losses", "loss"} & own.keys() and "least_loss" not in own:
+            cls.least_loss = Task.least_loss
 
     def targets(self, labels: Ints, values: NDArray[Any] | None) -> NDArray[Any]:
         """Return what is learned of every sample: by default its class.
@@ -79,6 +89,8 @@ class Task:
 class Classification(Task):
     """One class for each sample: cross-entropy of class scores."""
 
+    least_loss = 0.0
+
     def losses(self, outputs: Tensor, targets: Tensor) -> Tensor:
         """Return the cross-entropy of every sample, [b]."""
         return F.cross_entropy(outputs, targets, reduction="none")
@@ -94,6 +106,8 @@ class Classification(Task):
 
 class NextToken(Task):
     """The token that follows each token: mean cross-entropy over the tokens of a sample."""
+
+    least_loss = 0.0
 
     def targets(self, labels: Ints, values: NDArray[Any] | None) -> NDArray[Any]:
         """Return the tokens that follow, [n, T]."""
@@ -119,6 +133,7 @@ class Regression(Task):
     """Numbers for each sample: mean squared error, and R2, the explained share of the variance."""
 
     score_name = "r2"
+    least_loss = 0.0
 
     def targets(self, labels: Ints, values: NDArray[Any] | None) -> NDArray[Any]:
         """Return the numbers to predict, [n, k]."""
