@@ -171,6 +171,62 @@ os.kill(os.getpid(), 9)
         time.sleep(0.05)
 
 
+def orphan(script, tmp_path, *, wait_for=""):
+    """Start a child, close its lifeline as the end of its parent does; return its exit code."""
+    log = tmp_path / "orphan.log"
+    with log.open("wb") as file:
+        child = subprocess.Popen(
+            script if isinstance(script, list) else [sys.executable, "-c", script],
+            stdin=subprocess.PIPE,
+            stdout=file,
+            stderr=file,
+            env={**os.environ, "DYSTOP_LIFELINE": "60"},
+        )
+    try:
+        while wait_for and wait_for not in log.read_text():
+            assert child.poll() is None
+            time.sleep(0.01)
+        child.stdin.close()
+        return child.wait(20.0)
+    finally:
+        child.kill()
+        child.wait()
+
+
+WATCH = "from dystop.experiments.executors.processes import exit_with_parent; exit_with_parent()\n"
+IGNORE = "import signal; signal.signal(signal.SIGTERM, lambda *a: None)\n"
+
+
+def test_a_child_that_starts_after_its_launcher_has_ended_ends_at_once(tmp_path):
+    """It does not wait for the grace that a working child has."""
+    script = f"import os, time\n{IGNORE}print('up', flush=True)\nos.read(0, 1)\n{WATCH}"
+    assert orphan(f"{script}time.sleep(60)", tmp_path, wait_for="up") == 143
+
+
+def test_a_child_ends_in_an_import_that_lets_no_other_thread_run(tmp_path):
+    script = f"{WATCH}import ctypes\nprint('up', flush=True)\nctypes.PyDLL(None).sleep(60)"
+    assert orphan(script, tmp_path, wait_for="up") == -signal.SIGTERM
+
+
+def test_a_child_that_works_gets_one_signal_and_time_to_leave(tmp_path):
+    script = f"""{WATCH}
+import signal, threading, time
+came = []
+signal.signal(signal.SIGTERM, lambda *a: came.append(a))
+print("up", flush=True)
+while not came: time.sleep(0.01)
+time.sleep(0.5)
+raise SystemExit(10 + len(came))
+"""
+    assert orphan(script, tmp_path, wait_for="up") == 11
+
+
+def test_a_command_looks_for_its_parent_before_it_imports_anything_large(tmp_path):
+    command = [sys.executable, "-X", "importtime", "-m", "dystop", "worker", "--help"]
+    assert orphan(command, tmp_path) == 143
+    assert "dystop.cli" not in (tmp_path / "orphan.log").read_text()
+
+
 def _state(pid):
     try:
         with open(f"/proc/{pid}/stat") as file:

@@ -4,7 +4,9 @@ A child ends when its parent has ended for any reason, even by SIGKILL: the kern
 pipe that is the standard input of the child.
 """
 
+import fcntl
 import os
+import select
 import signal
 import subprocess
 import sys
@@ -25,16 +27,44 @@ _ORPHANED = 143  # the exit code after SIGTERM
 
 
 def exit_with_parent() -> None:
-    """Send SIGTERM to this process once its parent has ended; do nothing if LIFELINE is not set."""
+    """Send SIGTERM to this process once its parent has ended; do nothing if LIFELINE is not set.
+
+    Where the kernel can, it sends the signal itself: a process that is starting has no handler yet
+    and ends, even in an import during which no other thread of Python runs. A process whose parent
+    has ended before this call ends here.
+    """
     if given := os.environ.pop(LIFELINE, None):
+        pipe = sys.stdin.fileno()
+        by_kernel = _signal_at_end(pipe)
+        if _is_closed(pipe):
+            os._exit(_ORPHANED)
         grace_s = float(given) if given.isdecimal() else 0.0
-        threading.Thread(target=_wait_for_end, args=(grace_s,), daemon=True).start()
+        waits = threading.Thread(target=_wait_for_end, args=(pipe, grace_s, by_kernel), daemon=True)
+        waits.start()
 
 
-def _wait_for_end(grace_s: float) -> None:
+def _signal_at_end(pipe: int) -> bool:
+    """Let the kernel send SIGTERM when the pipe is closed; return whether it can."""
+    set_signal = getattr(fcntl, "F_SETSIG", None)  # Linux only
+    if set_signal is None:
+        return False
+    fcntl.fcntl(pipe, set_signal, signal.SIGTERM)
+    fcntl.fcntl(pipe, fcntl.F_SETOWN, os.getpid())
+    fcntl.fcntl(pipe, fcntl.F_SETFL, fcntl.fcntl(pipe, fcntl.F_GETFL) | fcntl.FASYNC)
+    return True
+
+
+def _is_closed(pipe: int) -> bool:
+    poll = select.poll()
+    poll.register(pipe, select.POLLIN)
+    return bool(poll.poll(0))  # nobody writes into it
+
+
+def _wait_for_end(pipe: int, grace_s: float, by_kernel: bool) -> None:
     """Wait until the kernel closes the pipe, then end this process."""
-    os.read(sys.stdin.fileno(), 1)
-    os.kill(os.getpid(), signal.SIGTERM)
+    os.read(pipe, 1)
+    if not by_kernel:
+        os.kill(os.getpid(), signal.SIGTERM)
     if grace_s > 1:
         time.sleep(grace_s)
         os._exit(_ORPHANED)
