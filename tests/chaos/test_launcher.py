@@ -31,13 +31,13 @@ def test_no_child_outlives_a_launcher_that_is_killed_during_start_up(tmp_path, s
             words, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
         )
         folder = f"{tmp_path}/run-{k}/"
-        until(lambda: _processes_of(folder), 60.0)
+        until(lambda folder=folder: _processes_of(folder), 60.0)
         time.sleep(float(moments.uniform(0.0, LONGEST_S)))
         children += len(_processes_of(folder))
         launcher.kill()
         launcher.wait()
         began = time.monotonic()
-        until(lambda: not _processes_of(folder), WITHIN_S)
+        until(lambda folder=folder: not _processes_of(folder), WITHIN_S)
         lived.append(time.monotonic() - began)
     show(f"{KILLS} kills, {children} children, the last one gone after {max(lived):.1f} s")
     assert children > KILLS

@@ -35,7 +35,7 @@ from dystop.testbed.events import (
     RestartFromLedger,
     SendToMember,
 )
-from dystop.testbed.ledger.tables import MetaLine, Restored, read_blob
+from dystop.testbed.ledger.tables import STANDS, MetaLine, Restored, read_blob
 from dystop.testbed.protocol.codec import decode
 from dystop.testbed.protocol.messages import Report, Stop
 
@@ -103,6 +103,8 @@ class CoordinatorMachine:
                 f"{state.setup.run[:16]}...; choose another folder or resume that run"
             )
         state.at_s = restored.at_s
+        if restored.state is not None:
+            state.stop_clock(restored.stands_s)
         for worker in restored.workers:
             state.members.restore(worker)
             was_present = worker.state in ("JOINED", "SUSPECT")
@@ -193,6 +195,8 @@ class CoordinatorMachine:
                 MetaLine("queue_bound", repr(state.setup.mechanism.capabilities().queue_bound)),
                 MetaLine("away", state.params.away),
             )
+            if state.stands_since_s is not None:
+                state.write(MetaLine(STANDS, repr(state.stands_since_s)))
         at_s = self._offset_s + max(now_s - self._start_s, 0.0)
         if at_s - state.at_s > PAUSE_S:  # this process was stopped: nobody else was late
             state.members.postpone_timeouts(at_s - state.at_s)
@@ -236,6 +240,7 @@ class CoordinatorMachine:
         state = self.state
         if self._finished:
             return
+        self._await_return()
         for member in state.members.apply_timeouts(state.at_s):
             state.write_member(member)
             if member.state == "DEAD":
@@ -255,6 +260,25 @@ class CoordinatorMachine:
         elif self._may_open_round():
             self._open_round()
         self._joining.send_roster(force=False)
+
+    def _await_return(self) -> None:
+        """After a restart, let the clock run once those who are needed have joined again.
+
+        These are the members that the open round waits for, for `gather_s` at most; between rounds,
+        enough members for the next one. Until then nobody's silence counts.
+        """
+        state, stood_s = self.state, self.state.at_s - self._offset_s
+        if state.stands_since_s is None:
+            return
+        if self.rounds.current is None:
+            is_over = self._joining.are_enough() or bool(self.records.stop_reason)
+        else:
+            is_over = not self.rounds.awaits_return or stood_s >= state.params.timeouts.gather_s
+        if is_over:
+            self.rounds.postpone_deadline(stood_s)
+            state.start_clock()
+        else:
+            state.members.spare_absent(state.at_s)
 
     def _may_open_round(self) -> bool:
         if self.rounds.current or self.records.stop_reason or self._commits.is_blocked:

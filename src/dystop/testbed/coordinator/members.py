@@ -110,6 +110,12 @@ class Members:
         for name in self._last_message_s:
             self._last_message_s[name] += seconds
 
+    def spare_absent(self, now_s: float) -> None:
+        """Do not count silence of members without a session: they had no time to join again."""
+        for member in self._by_name.values():
+            if not member.session:
+                self._last_message_s[member.name] = now_s
+
     def join(self, name: str, join: Join, now_s: float, fingerprint: str = "") -> Member:
         """Register that a member joins, for the first time or again.
 

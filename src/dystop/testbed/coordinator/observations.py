@@ -128,6 +128,14 @@ class Observations:
             self.began_s[node], self.training_steps[node] = at_s, steps
             self.ended_s[node] = np.inf
 
+    def postpone(self, before_s: float, seconds: float, absent: Collection[int]) -> None:
+        """Move what was measured before a time: the ends of trainings, and the starts of absent."""
+        self.ended_s[self.ended_s <= before_s] += seconds
+        began_s = self.began_s
+        for node in absent:
+            if node < len(began_s) and began_s[node] <= before_s:
+                began_s[node] += seconds
+
     def became_idle(self, node: int, at_s: float) -> None:
         """Register that a worker does not train."""
         if node < self._fleet.workers and not np.isfinite(self.ended_s[node]):

@@ -88,12 +88,17 @@ def register_failures(state: CoordinatorState, current: OpenRound) -> None:
         member = state.members.of_node(node)
         if member is None or member.state in ("LEFT", "QUARANTINED"):
             continue
-        if member.state == "JOINED":
+        if member.state == "JOINED" and not _has_just_restarted(state, node):
             waited_s = state.at_s - current.line.opened_s
             what = "no answer" if node in current.missing else "no end of its training"
             node_failed(state, node, "hung", f"{what} in round {current.t} after {waited_s:.1f} s")
         elif node < state.setup.fleet.workers:
             state.failures.put_on_trial(node, state.at_s)
+
+
+def _has_just_restarted(state: CoordinatorState, node: int) -> bool:
+    """Return whether a new process of a node had no time for its order."""
+    return state.at_s - state.restarted_s.get(node, -math.inf) < state.params.timeouts.round_s
 
 
 def node_failed(
@@ -121,7 +126,8 @@ def restored_round(state: CoordinatorState, restored: Restored) -> OpenRound | N
     lines = {o.node: o for o in restored.orders if o.outcome is None}
     orders = {node: stored_order(line) for node, line in lines.items()}
     timeouts = state.params.timeouts  # members may have to join again first
-    until_s = state.at_s + max(timeouts.round_s, timeouts.gather_s)
+    limit_s = stored.get("limit_s", 0.0)  # of the round; new processes begin its work again
+    until_s = state.at_s + max(timeouts.round_s, timeouts.gather_s, limit_s)
     plan: Plan = stored["plan"]
     opened = OpenRound(
         plan, view, restored.open, orders, lines, until_s, until_s, rejoin_until_s=until_s

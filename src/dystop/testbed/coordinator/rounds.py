@@ -125,7 +125,9 @@ class Rounds:
         late = (running.elapsed_s > 0) & (running.latest_s == 0)
         late &= state.at_s - began_s >= timeouts.round_s
         for node in np.flatnonzero(late).tolist():
-            if self._late_trainings.get(node) != began_s[node]:
+            member = state.members.of_node(node)
+            is_here = member is not None and member.state == "JOINED"
+            if is_here and self._late_trainings.get(node) != began_s[node]:
                 self._late_trainings[node] = began_s[node]
                 lasts_s = state.at_s - began_s[node]
                 node_failed(
@@ -145,7 +147,8 @@ class Rounds:
             if state.failures.is_on_trial(node, state.at_s):
                 orders[node] = replace(order, budget_s=float(limits.trial_pull_s[node]))
         kept_view = without_links(view)
-        blob = write_blob({"plan": plan, "view": without_fleet_data(kept_view)})
+        kept = {"plan": plan, "view": without_fleet_data(kept_view), "limit_s": limits.deadline_s}
+        blob = write_blob(kept)
         line = RoundLine(view.t, state.epoch, state.at_s, blob)
         self._opened_s[view.t] = state.at_s
         lines = order_lines(view.t, plan, orders)
@@ -355,6 +358,13 @@ class Rounds:
         if self.current is not None:
             self.current.deadline_s += seconds
             self.current.trial_deadline_s += seconds
+
+    @property
+    def awaits_return(self) -> bool:
+        """Whether the open round needs a member that took part and has not joined again."""
+        current = self.current
+        members = map(self.state.members.of_node, current.unfinished if current else ())
+        return any(m is not None and m.state == "SUSPECT" and not m.session for m in members)
 
     def close(self) -> ClosedRound:
         """Settle the open round (eq:staleness, eq:queue) and write it to the ledger."""

@@ -26,6 +26,7 @@ from dystop.testbed.coordinator.setup import CoordinatorSetup
 from dystop.testbed.events import Commit, CoordinatorAction, SendToMember
 from dystop.testbed.ledger.tables import (
     LOCAL_STEPS,
+    STANDS,
     KeptLine,
     Line,
     MetaLine,
@@ -64,6 +65,7 @@ class CoordinatorState:
         self.control: ControlState = initial_state(setup.fleet, setup.mechanism)
         self.at_s = 0.0  # seconds of the run by the own clock, without the time between restarts
         self.zero_s: float | None = None  # when round 1 opened: time 0 of `control.clock_s`
+        self.stands_since_s: float | None = None  # since then the clock stands; None: it runs
         self.seq = 0  # number of reports that had an effect
         self.samples = 0  # samples trained on since the last round closed
         self.trainings: list[Training] = []  # trainings that ended since the last round closed
@@ -74,12 +76,32 @@ class CoordinatorState:
         self.local_steps = np.zeros(n, np.int64)  # of each worker, where they cost privacy
         self.recent_s: deque[float] = deque(maxlen=RECENT_ROUNDS)  # real seconds of closed rounds
         self.exchange_from_s: dict[int, float] = {}  # earliest start of a node's exchange
+        self.restarted_s: dict[int, float] = {}  # when the newest process of a node joined
         self.pending = PendingActions()
 
     def clock_s(self, at_s: float) -> float:
-        """Return the emulated seconds since round 1 opened."""
-        zero = at_s if self.zero_s is None else self.zero_s
-        return (at_s - zero) / self.params.time_scale
+        """Return the emulated seconds since round 1 opened, without those in which it stood."""
+        if self.zero_s is None:
+            return 0.0
+        until_s = at_s if self.stands_since_s is None else min(at_s, self.stands_since_s)
+        return (until_s - self.zero_s) / self.params.time_scale
+
+    def stop_clock(self, since_s: float) -> None:
+        """Let the clock stand since the last commit of the coordinator before this one."""
+        self.stands_since_s = since_s
+
+    def start_clock(self) -> None:
+        """Let the clock run on: what was measured before it stood moves by the time it stood."""
+        since_s, self.stands_since_s = self.stands_since_s, None
+        if since_s is None:
+            return
+        stood_s = self.at_s - since_s
+        if self.zero_s is not None:
+            self.zero_s += stood_s
+        absent = [m.node for m in self.members if m.state != "JOINED"]
+        self.observations.postpone(since_s, stood_s, absent)
+        self.write(MetaLine(STANDS, ""))
+        self.write_state()
 
     # Actions ------------------------------------------------------------------------------------
 
@@ -157,6 +179,7 @@ class CoordinatorState:
             return
         observations.mailbox_reported(node, join.mail, self.control.t)
         if restarted:
+            self.restarted_s[node] = self.at_s
             self.failures.reported(node, self.at_s)
         starts = warm and join.number == -1
         if starts:

@@ -4,7 +4,8 @@ The tables of `state.db` (all rows have `sum`, a CRC-32 of their values, checked
 
 meta      key, value                    epoch, at_s (seconds of the run at the last commit),
                                         stopping (why no further round opens), finished (why the
-                                        run ended), run, queue_bound (of the mechanism, or None),
+                                        run ended), stands_s (since when the clock stands, after
+                                        a restart), run, queue_bound (of the mechanism, or None),
                                         away (freeze or age)
 workers   name, node, state, incarnation, address, note, at_s
 rounds    round, epoch, opened_s, plan, closed_s, closed_seq, books
@@ -67,6 +68,7 @@ KINDS = Kinds(
     Fleet=Fleet,
 )
 LOCAL_STEPS = "local_steps"  # key in the table `kept`
+STANDS = "stands_s"  # key in the table `meta`
 INCIDENT = "incident:"  # keys of incidents in the table `kept` begin with it
 LARGE_BYTES = 1 << 16  # a larger ControlState is not kept for every round
 OPEN = (None, "FAILED", "CANCELLED")  # outcomes of orders that may still be confirmed
@@ -321,6 +323,7 @@ class Restored:
 
     epoch: int
     at_s: float = 0.0
+    stands_s: float = 0.0  # from when on the clock stands
     state: bytes | None = None
     open: RoundLine | None = None
     orders: tuple[OrderLine, ...] = ()  # that were not confirmed, of all rounds
@@ -349,9 +352,11 @@ def restore(ledger: Ledger) -> Restored:
     unscored = due.keys() | late.keys()
     records = [r for r in ledger.rows("records") if not r.published or r.round in unscored]
     still_open = {line.round for line in rounds}
+    at_s = meta.get("at_s", "0")
     return Restored(
         epoch=epoch,
-        at_s=float(meta.get("at_s", "0")),
+        at_s=float(at_s),
+        stands_s=float(meta.get(STANDS) or at_s),
         state=state,
         open=rounds[-1] if rounds else None,
         orders=tuple(o for o in ledger.rows("orders") if o.outcome in OPEN),
