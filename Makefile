@@ -9,7 +9,7 @@ CODE := src tests examples benchmarks scripts docs/conf.py docs/extensions hatch
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-gpu test-deploy test-tools audit release docs screenshots chaos check format clean
+.PHONY: help demo test test-gpu test-deploy test-tools fuzz audit release docs screenshots chaos check format clean
 
 help: ## show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1\t/' | expand -t 20
@@ -52,6 +52,10 @@ test-tools: ## Flower, Weights & Biases, MLflow and Hugging Face data sets, in e
 	DYSTOP_FLOWER_PYTHON=$(CURDIR)/build/flower/bin/python build/tools/bin/python -m pytest tests/training/trainers/test_flower.py tests/experiments/export tests/data/test_importing.py
 
 # --strict: what the database does not answer for is an error, not a package without advisories.
+SECONDS ?= 600
+fuzz: $(STAMP) ## mutated bytes for every parser of foreign files and messages; SECONDS=600 SEED=0 TARGETS="trace model"
+	PYTHONPATH=tests $(BIN)/python -m fuzz $(TARGETS) --seconds $(SECONDS) --seed $(or $(SEED),0)
+
 audit: build/supply/.installed ## published advisories for the oldest and the locked versions of all dependencies; needs a network
 	$(PYTHON) scripts/lower_bounds.py > build/supply/bounds.txt
 	build/supply/bin/pip-audit --strict --disable-pip --no-deps --requirement build/supply/bounds.txt

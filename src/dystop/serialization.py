@@ -16,6 +16,10 @@ from safetensors import SafetensorError
 from safetensors.numpy import save
 
 _HEADER = 8  # bytes of the length of a safetensors header
+UNREADABLE = (
+    SafetensorError, LookupError, TypeError, AttributeError, OverflowError, RecursionError,
+)  # fmt: skip
+"""What reading a tree raises, beside ValueError, if the bytes do not hold one."""
 
 
 @dataclass(frozen=True)
@@ -132,7 +136,7 @@ def from_bytes(blob: bytes, kinds: Kinds) -> Any:
         tree = json.loads(header.pop("__metadata__")["tree"])
         data = memoryview(blob)[_HEADER + head :]
         return unpack(tree, kinds, lambda tag, name: _array(header[name], data))
-    except (SafetensorError, KeyError, TypeError, AttributeError) as error:
+    except UNREADABLE as error:
         raise ValueError(f"not a tree of values: {error!r}") from error
 
 

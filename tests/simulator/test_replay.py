@@ -182,7 +182,13 @@ DAMAGE = {
     "or no sender": lambda line: broken(line, reach={"dst": [0, 1], "src": [1]}),
     "reach, distance_m": lambda line: broken(line, distance_m=[1.0]),
     "an order or a training": lambda line: broken(line, active=[N + 3]),
-    "a link": lambda line: broken(line, links={k: [99] for k in line["links"]}),
+    "a link": lambda line: broken(
+        line, links={k: [k in ("lost", "stale", "waits") or 99] for k in line["links"]}
+    ),
+    "a message": lambda line: broken(line, mailbox={k: [10**12] for k in line["mailbox"]}),
+    "a time": lambda line: broken(line, duration_s=-1.0),
+    r"a time is not": lambda line: broken(line, step_s=[1e300] * N),
+    "something else": lambda line: broken(line, opened_s="1e999"),
     "later round": lambda line: broken(
         line, trained={"node": [0], "round": [9], "steps": [1], "seconds": [1.0]}
     ),

@@ -31,6 +31,8 @@ from dystop.sparse import Ints, ints
 from dystop.storage import write_atomic
 from dystop.strict_json import parse_json
 
+_MOST_DIGITS = 18  # of a number that an array of integers holds
+_SHOWN = 40  # characters of a cell
 _ADVICE = "Correct the file; 'dystop data partition --out FILE' writes one that can be used"
 
 
@@ -101,7 +103,9 @@ def _numbers(rows: _Rows, name: str, values: NDArray[Any], count: int, has: str)
     if values.dtype.kind not in "iu":
         bad = [k for k, value in enumerate(values.tolist()) if not _is_whole(value)]
         if bad:
-            raise rows.refused(bad[0], f"{name} is {values[bad[0]]!s}", "whole numbers from 0 on")
+            raise rows.refused(
+                bad[0], f"{name} is {str(values[bad[0]])[:_SHOWN]}", "whole numbers from 0 on"
+            )
         values = np.array([int(value) for value in values.tolist()], object)
     wrong = np.flatnonzero((values < 0) | (values >= count))
     if len(wrong):
@@ -114,7 +118,7 @@ def _numbers(rows: _Rows, name: str, values: NDArray[Any], count: int, has: str)
 def _is_whole(value: object) -> bool:
     """Return whether a cell is a whole number, perhaps written as text or as 3.0."""
     if isinstance(value, str):
-        return value.isdecimal()
+        return value.isdecimal() and len(value) < _MOST_DIGITS
     return type(value) is int or (isinstance(value, float) and value.is_integer())
 
 

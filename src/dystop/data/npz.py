@@ -13,6 +13,7 @@ bytes. An array `column.NAME` says something else about each training sample, as
 
 import math
 import os
+import tokenize
 import zipfile
 import zlib
 from collections.abc import Callable, Mapping, Sequence
@@ -36,6 +37,7 @@ COLUMN = "column."
 
 _FEW = 4  # an axis of at most so many entries is the channel axis
 _MOST_CLASSES = 100_000
+_MOST_TOKENS = 2**15  # of a vocabulary
 _BINS = 10  # labels of a number to predict, by which samples are divided over workers
 _HEADERS: Mapping[tuple[int, int], Callable[[Any], Any]] = {
     (1, 0): np.lib.format.read_array_header_1_0,
@@ -43,7 +45,7 @@ _HEADERS: Mapping[tuple[int, int], Callable[[Any], Any]] = {
 }
 _UNREADABLE = (
     OSError, EOFError, ValueError, TypeError, NotImplementedError, RuntimeError, MemoryError,
-    zipfile.BadZipFile, zlib.error,
+    zipfile.BadZipFile, zlib.error, SyntaxError, tokenize.TokenError,
 )  # fmt: skip
 IF_TABLE = "if this is a table, convert it to float"
 """Advice where integers [n, T] may be features of a table."""
@@ -143,15 +145,31 @@ def _with_facts(where: Path | str, made: Dataset, raw: Mapping[str, NDArray[Any]
         made,
         targets=targets,
         task=str(raw.get("task", usual)),
-        tokens=max(largest, int(raw.get("tokens", 0))) if is_text else 0,
+        tokens=max(largest, _vocabulary(where, raw)) if is_text else 0,
     )
     if made.x_train.dtype == np.uint8 and "mean" in raw and "std" in raw:
-        mean, std = (tuple(np.ravel(raw[key]).astype(float).tolist()) for key in ("mean", "std"))
+        mean, std = (_numbers(where, raw, key) for key in ("mean", "std"))
         if len(mean) != len(made.mean) or len(std) != len(made.std) or not min(std) > 0:
             wrong = f"mean and std are {mean} and {std}"
             raise _unusable(where, wrong, "a number for each channel, std above 0")
         made = replace(made, mean=mean, std=std)
     return made
+
+
+def _vocabulary(where: Path | str, raw: Mapping[str, NDArray[Any]]) -> int:
+    """Return the size of the vocabulary that some arrays name; 0: none."""
+    named = raw.get("tokens", np.zeros((), np.int64))
+    if named.size != 1 or named.dtype.kind not in "iu" or not 0 <= named.item() <= _MOST_TOKENS:
+        expected = f"an integer up to {_MOST_TOKENS:,}"
+        raise _unusable(where, f"tokens is {named.dtype} {str(named)[:40]}", expected)
+    return int(named.item())
+
+
+def _numbers(where: Path | str, raw: Mapping[str, NDArray[Any]], key: str) -> tuple[float, ...]:
+    """Return an array as plain numbers."""
+    if raw[key].dtype.kind not in "iuf":
+        raise _unusable(where, f"{key} is {raw[key].dtype}", "numbers")
+    return tuple(np.ravel(raw[key]).astype(float).tolist())
 
 
 def _targets(where: Path | str, made: Dataset, raw: Mapping[str, NDArray[Any]]) -> Targets | None:
@@ -163,10 +181,12 @@ def _targets(where: Path | str, made: Dataset, raw: Mapping[str, NDArray[Any]]) 
         raise _unusable(where, f"has {keys[0]} alone", "target_train and target_test")
     found = []
     for key, labels in zip(keys, (made.y_train, made.y_test), strict=True):
-        values = raw[key].reshape(len(raw[key]), -1) if raw[key].ndim else raw[key][None]
-        if len(values) != len(labels) or values.dtype.kind not in "iuf":
-            wrong = f"{key} is {values.dtype} of shape {raw[key].shape}"
+        given = raw[key]
+        fits = given.ndim and given.size and len(given) == len(labels)
+        if not fits or given.dtype.kind not in "iuf":
+            wrong = f"{key} is {given.dtype} of shape {given.shape}"
             raise _unusable(where, wrong, f"{len(labels)} rows of floats or token ids")
+        values = given.reshape(len(given), -1)
         if not np.isfinite(values).all():
             raise _unusable(where, f"{key} holds NaN or infinite values", "finite numbers")
         found.append(
@@ -251,8 +271,10 @@ def _check_sizes(path: Path, keys: Sequence[str]) -> None:
     """Refuse arrays that claim more than the file holds or than this machine holds; read none."""
     total, memory = 0, os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     with zipfile.ZipFile(path) as archive:
-        known = {f"{key}.npy" for key in keys}
-        for name in (n for n in archive.namelist() if n in known or n.startswith(COLUMN)):
+        for name in archive.namelist():
+            key = name.removesuffix(".npy")  # NumPy reads a member with this ending and without
+            if key not in keys and not key.startswith(COLUMN):
+                continue
             with archive.open(name) as member:
                 claimed = _claimed_bytes(member)
                 if claimed + member.tell() != archive.getinfo(name).file_size:
@@ -292,7 +314,7 @@ def _are_tokens(x: NDArray[Any]) -> bool:
 
 
 def _token_ids(where: Path | str, key: str, x: NDArray[Any]) -> NDArray[np.int16]:
-    if x.size and not 0 <= int(x.min()) <= int(x.max()) < 2**15:
+    if x.size and not 0 <= int(x.min()) <= int(x.max()) < _MOST_TOKENS:
         wrong = f"{key} holds integers from {x.min()} to {x.max()}, which are taken for token ids"
         raise _unusable(where, wrong, f"0 to 32767; {IF_TABLE}")
     return np.ascontiguousarray(x, np.int16)
@@ -355,10 +377,10 @@ def with_labels(arrays: Mapping[str, NDArray[Any]]) -> Mapping[str, NDArray[Any]
     """
     x, train, test = (arrays[key] for key in ("x_train", "y_train", "y_test"))
     targets = {"target_train": train, "target_test": test}
-    if {train.dtype.kind, test.dtype.kind} == {"f"} and {train.ndim, test.ndim} <= {1, 2}:
+    is_table = {train.ndim, test.ndim} <= {1, 2} and train.size and test.size
+    if {train.dtype.kind, test.dtype.kind} == {"f"} and is_table:
         shares = np.arange(1, _BINS) / _BINS
-        first = train.reshape(len(train), -1)[:, :1].astype(float)
-        edges = np.quantile(first, shares) if first.size else np.zeros(0)
+        edges = np.quantile(train.reshape(len(train), -1)[:, :1].astype(float), shares)
         labels = {"y_train": _bin_of(train, edges), "y_test": _bin_of(test, edges)}
         return {**arrays, **labels, **targets}
     if _are_tokens(x) and train.shape == x.shape:

@@ -21,6 +21,9 @@ TABLE_KINDS = (".csv", ".parquet")
 _CSV_ADVICE = "Save it again as UTF-8 text with commas, and a first line with the column names"
 _FEWER = "Import fewer rows or columns"
 _CSV_TIMES = 8  # bytes of the texts and numbers of a CSV file, for each of its own
+_MOST_DIGITS = 400  # of a number
+_TEXT_BYTES = 4  # of a character in an array
+_TEXT_TIMES, _SPARE_BYTES = 256, 1 << 28  # memory of texts, by the size of their file
 _CELL_BYTES = 32  # of a cell as it is decoded, converted and scaled
 _PARQUET_ADVICE = "Write it again as a Parquet file"
 
@@ -71,7 +74,10 @@ def typed(cells: list[str]) -> NDArray[Any]:
     >>> typed(["1", "2"]), typed(["1", ""]), typed(["a", ""])
     (array([1, 2]), array([ 1., nan]), array(['a', ''], dtype='<U1'))
     """
+    longest = max(map(len, cells), default=0)
     for kind, filled in ((np.int64, cells), (np.float64, [cell or "nan" for cell in cells])):
+        if longest > _MOST_DIGITS:
+            break
         try:
             return np.array(filled, np.str_).astype(kind)
         except (ValueError, OverflowError):
@@ -93,9 +99,19 @@ def _read_csv(path: Path) -> dict[str, NDArray[Any]]:
         if len(row) != len(head):
             wrong = f"row {number} has {len(row)} cells, the first line {len(head)} names"
             raise refusal(path, wrong, "a cell for each column", _CSV_ADVICE)
-    return {
-        name: typed(list(cells)) for name, cells in zip(head, zip(*rows, strict=True), strict=False)
-    }
+    columns = list(zip(*rows, strict=True))
+    _check_widths(path, head, columns)
+    return {name: typed(list(cells)) for name, cells in zip(head, columns, strict=False)}
+
+
+def _check_widths(path: Path, head: list[str], columns: list[tuple[str, ...]]) -> None:
+    """Refuse a few long cells among many short ones: an array has room for the longest in each."""
+    needed = [_TEXT_BYTES * len(cells) * max(map(len, cells)) for cells in columns]
+    if sum(needed) > _SPARE_BYTES + _TEXT_TIMES * path.stat().st_size:
+        k = max(range(len(needed)), key=needed.__getitem__)
+        wrong = f"column {head[k]!r} has a cell of {max(map(len, columns[k])):,} characters"
+        raise refusal(path, wrong, "texts of similar length", "Shorten it, or leave the column out")
+    check_memory(path, "the table", sum(needed), _FEWER)
 
 
 def _read_parquet(path: Path) -> dict[str, NDArray[Any]]:

@@ -15,14 +15,14 @@ from typing import Any, BinaryIO
 
 import numpy as np
 import torch
-from safetensors import SafetensorError, safe_open
+from safetensors import safe_open
 from safetensors.torch import save_file
 
 from dystop.control.compression import PublicVersions
 from dystop.errors import RunFolderError
 from dystop.foreign_files import folder_within, open_regular, opened_path
 from dystop.sealed import FIELD, UNSEALED, check_seal, read_header, seal
-from dystop.serialization import Kinds, pack, unpack
+from dystop.serialization import UNREADABLE, Kinds, pack, unpack
 from dystop.simulator.model_stack import Models
 from dystop.simulator.state import State
 from dystop.sparse import Floats, Graph, Ints, PairCounts
@@ -161,7 +161,7 @@ def checked_mark(checkpoint: Path) -> str:
     try:
         with open_regular(checkpoint) as file:
             return _check(file).get("records", "")
-    except (LookupError, TypeError, AttributeError, RecursionError) as error:
+    except UNREADABLE as error:
         raise ValueError(f"not a checkpoint: {error}") from error
 
 
@@ -228,7 +228,7 @@ def _load(path: Path, device: torch.device) -> Loaded:
             with safe_open(opened_path(opened.fileno(), path), framework="pt") as file:
                 tensors = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118
         stored: StoredState = _unpack(json.loads(header["tree"]), tensors, device)
-    except (SafetensorError, LookupError, TypeError, AttributeError, RecursionError) as error:
+    except UNREADABLE as error:
         raise ValueError(f"not a checkpoint: {error}") from error
     return Loaded(round_of(path), _from_stored(stored), header.get("records", ""))
 

@@ -22,6 +22,7 @@ from torch import Tensor, nn
 from dystop.errors import ConfigError, RunFolderError
 from dystop.foreign_files import open_regular, read_bounded
 from dystop.sealed import MAX_HEADER_BYTES, read_header
+from dystop.serialization import UNREADABLE
 from dystop.strict_json import parse_json
 from dystop.training.adapters import Adapter, with_adapters
 from dystop.training.flat import Layout, layout_of
@@ -151,7 +152,7 @@ def _reading(path: Path) -> Iterator[None]:
         yield
     except OSError as error:
         raise RunFolderError(f"{path}: cannot be read: {error.strerror or error}") from error
-    except (SafetensorError, KeyError, TypeError, ValueError) as error:
+    except (*UNREADABLE, ValueError) as error:
         raise RunFolderError(f"{path}: not a model file of dystop") from error
 
 
@@ -174,7 +175,10 @@ def _card(file: BinaryIO) -> ModelCard:
     plain: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in stored.items()}
     if isinstance(adapter := plain.get("adapter"), dict):
         plain["adapter"] = Adapter(adapter["rank"], adapter["alpha"], tuple(adapter["layers"]))
-    return ModelCard(**plain)
+    card = ModelCard(**plain)
+    if not isinstance(card.model, str) or not isinstance(card.base, str):
+        raise TypeError("the name of the model or of its base is no text")
+    return card
 
 
 def _build(card: ModelCard, custom: CustomModel | None = None) -> nn.Module:

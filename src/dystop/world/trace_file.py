@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from dystop.errors import RunFolderError
 from dystop.foreign_files import LOG_BYTES, read_bounded
@@ -25,6 +26,8 @@ from dystop.world.trace import (
     TracedRound,
     Trainings,
 )
+
+_MOST_S = 1e9  # 30 years
 
 
 def read_trace(folder: Path) -> Trace:
@@ -47,6 +50,9 @@ def read_trace(folder: Path) -> Trace:
     for number, line in enumerate(lines, 1):
         if line.endswith(b"\n"):
             rounds.append(_round(path, number, line, observed))
+            sizes = [(len(r.alive), len(r.budget)) for r in (rounds[0], rounds[-1])]
+            if sizes[0] != sizes[1]:
+                raise _damaged(path, number, "it has other workers than the lines before it")
     if not rounds:
         raise RunFolderError(f"{path}: has no round; the run ended before its first round closed")
     return Trace(path, tuple(rounds))
@@ -83,9 +89,9 @@ def _parsed(raw: Mapping[str, Any], observed: Mapping[str, Any]) -> TracedRound:
     if _beyond(len(budget), dst, src) or len(dst) != len(src):  # before the graph takes memory
         raise ValueError(f"a link in reach has a node outside 0..{len(budget) - 1}, or no sender")
     return TracedRound(
-        round=int(raw["round"]),
-        opened_s=float(raw["opened_s"]),
-        duration_s=float(raw["duration_s"]),
+        round=int(_ints([raw["round"]])[0]),
+        opened_s=_number(raw["opened_s"]),
+        duration_s=_number(raw["duration_s"]),
         alive=observed["alive"],
         reach=graph_of_sorted(len(budget), dst, src),
         distance_m=observed["distance_m"],
@@ -110,15 +116,27 @@ def _columns(raw: Mapping[str, Any], names: Sequence[str]) -> dict[str, Any]:
 
 
 def _ints(values: Any) -> Ints:
-    return np.array(values, np.int64).reshape(-1)
+    return _column(values, np.int64, int)
 
 
 def _bools(values: Any) -> Bools:
-    return np.array(values, np.bool_).reshape(-1)
+    return _column(values, np.bool_, bool)
 
 
 def _floats(values: Any, unknown: float = math.nan) -> Floats:
-    return np.array([unknown if v is None else v for v in values], np.float64).reshape(-1)
+    known = [unknown if v is None else v for v in values] if isinstance(values, list) else values
+    return _column(known, np.float64, float, int)
+
+
+def _column(values: Any, kind: Any, *types: type) -> NDArray[Any]:
+    """Return a list of plain values as an array; a text is no number, a list in it is no value."""
+    if not isinstance(values, list) or not {*map(type, values)} <= {*types}:
+        raise TypeError("a column holds something else than it should")
+    return np.array(values, kind)
+
+
+def _number(value: Any) -> float:
+    return float(_floats([value])[0])
 
 
 _KINDS: dict[str, Callable[[Any], Any]] = {
@@ -136,19 +154,28 @@ _OBSERVED: dict[str, Callable[[Any], Any]] = {
 def _problem(line: TracedRound, number: int) -> str:
     """Return what is inconsistent in a line; empty: nothing is."""
     n, edges, nodes = len(line.alive), line.reach.edges, len(line.budget)
-    if line.round != number:
-        return f"it belongs to round {line.round}"
-    if not line.alive.any():
-        return "no worker was present"
+    if line.round != number or not line.alive.any():
+        return f"it belongs to round {line.round}, or no worker was present"
     if len(line.step_s) != n or len(line.remaining_s) != n or nodes not in (n, n + 1):
         return "alive, step_s, remaining_s and budget differ in length"
     if line.reach.n != nodes or len(line.distance_m) != edges or len(line.link_s) != edges:
         return "reach, distance_m and link_s differ in length"
     if _beyond(nodes, line.links.dst, line.links.src):
         return f"a link has a node outside 0..{nodes - 1}"
+    if _beyond(nodes, line.mailbox.dst, line.mailbox.src):
+        return f"a message has a node outside 0..{nodes - 1}"
     if _beyond(nodes, line.orders.node) or _beyond(n, line.active, line.trained.node):
         return f"an order or a training has a node outside 0..{nodes - 1}"
-    return "a training belongs to a later round" if _beyond(number + 1, line.trained.round) else ""
+    if _beyond(number + 1, line.trained.round):
+        return "a training belongs to a later round"
+    return "" if _has_times(line) else f"a time is not from 0 to {_MOST_S:,.0f} seconds"
+
+
+def _has_times(line: TracedRound) -> bool:
+    """Return whether all seconds can be times; NaN is one that is unknown."""
+    columns = line.step_s, line.link_s, line.links.seconds, line.trained.seconds
+    known = 0 <= line.opened_s <= _MOST_S and 0 <= line.duration_s <= _MOST_S
+    return known and not any(((s < 0) | (s > _MOST_S)).any() for s in columns)
 
 
 def _beyond(size: int, *ids: Ints) -> bool:

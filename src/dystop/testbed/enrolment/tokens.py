@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from cryptography import x509
+from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives.asymmetric import ec
 
 from dystop.errors import ConfigError, TransportError
@@ -124,13 +125,13 @@ def _checked_request(csr_pem: bytes, name: str) -> ec.EllipticCurvePublicKey:
         if len(csr_pem) > MAX_REQUEST_BYTES:
             raise ValueError
         request = x509.load_pem_x509_csr(csr_pem)
-        valid = request.is_signature_valid
-    except ValueError:
+        valid, key = request.is_signature_valid, request.public_key()
+        named = name_of_request(request)
+    except (ValueError, UnsupportedAlgorithm, x509.InvalidVersion):
         raise TransportError("the signing request cannot be read; send a PEM one") from None
-    key = request.public_key()
     if not isinstance(key, ec.EllipticCurvePublicKey) or not isinstance(key.curve, ec.SECP256R1):
         raise TransportError("the signing request must hold a P-256 key; make a new one")
-    if not valid or name_of_request(request) != name:
+    if not valid or named != name:
         raise TransportError(
             f"the signing request is not for the name of this token; its common name must be "
             f"{name!r}"

@@ -19,7 +19,7 @@ from safetensors.numpy import save
 from dystop.errors import StorageError
 from dystop.foreign_files import MODEL_BYTES, read_bounded
 from dystop.sealed import FIELD, UNSEALED, check_seal, read_header, seal
-from dystop.serialization import Kinds, Stored, from_bytes, pack
+from dystop.serialization import UNREADABLE, Kinds, Stored, from_bytes, pack
 from dystop.storage import PRIVATE, remove_temporary_files, write_atomic
 from dystop.testbed.launch.failpoints import reach
 from dystop.testbed.protocol.messages import Rejected, Report, Used
@@ -125,10 +125,11 @@ def decode_state(blob: bytes) -> WorkerState:
     """Return the state. Raises ValueError if a single bit differs from what was written."""
     file = BytesIO(blob)
     check_seal(file)
-    about = json.loads(read_header(file))["__metadata__"]
-    if about.get("format") != FORMAT:
-        raise ValueError("not a worker's checkpoint")
-    state = from_bytes(blob, _KINDS)
+    try:
+        known = json.loads(read_header(file))["__metadata__"]["format"] == FORMAT
+    except UNREADABLE as error:
+        raise ValueError(f"not a worker's checkpoint: {error!r}") from error
+    state = from_bytes(blob, _KINDS) if known else None
     if not isinstance(state, WorkerState):
         raise ValueError("not a worker's checkpoint")
     return state

@@ -38,6 +38,7 @@ from typing import Any
 from dystop.errors import RunFolderError
 from dystop.foreign_files import LOG_BYTES, read_bounded
 from dystop.storage import open_private
+from dystop.strict_json import parse_json
 from dystop.testbed.events import (
     MessageFromCoordinator,
     SaveCheckpoint,
@@ -86,22 +87,54 @@ def _end_last_line(path: Path) -> None:
 
 
 def read_event_log(path: Path) -> list[LogLine]:
-    """Return all whole lines of an event log; a partial line is skipped."""
+    """Return all whole lines of an event log; a partial line is skipped.
+
+    Raises:
+        RunFolderError: The file cannot be read, or a line lacks what its kind has.
+    """
     try:
         content = read_bounded(path, LOG_BYTES) if path.exists() else b""
     except OSError as error:
         raise RunFolderError(f"{path}: cannot be read: {error.strerror}") from None
-    return list(_lines(content.decode(errors="replace")))
+    return list(_lines(path, content.decode(errors="replace")))
 
 
-def _lines(text: str) -> Iterator[LogLine]:
-    for row in text.splitlines():
+_FIELDS: Mapping[str, Mapping[str, type]] = {  # what the checker reads of each kind
+    "start": {"epoch": int},
+    "epoch": {"epoch": int},
+    "order": {"round": int, "epoch": int, "state": str},
+    "used": {"round": int, "stage": int, "node": int, "version": int, "digest": str},
+    "rejected": {"round": int, "stage": int, "node": int},
+    "applied": {"round": int},
+    "training": {"number": int, "start": str},
+    "trained": {"round": int, "number": int, "version": int},
+    "published": {"version": int, "number": int, "stage": int, "form": str, "digest": str},
+}
+_OPTIONAL: Mapping[str, type] = {"rss_bytes": int, "descriptors": int, "threads": int}
+
+
+def _lines(path: Path, text: str) -> Iterator[LogLine]:
+    for number, row in enumerate(text.split("\n"), 1):
         try:
-            line = json.loads(row)
-        except ValueError:
+            line = parse_json(row)
+        except ValueError:  # a process died while it wrote this line
             continue
-        if isinstance(line, dict) and isinstance(line.get("kind"), str):
-            yield line
+        if not isinstance(line, dict) or not isinstance(line.get("kind"), str):
+            continue
+        if wrong := _wrong_field(line):
+            raise RunFolderError(
+                f"{path}: line {number} is damaged: {wrong} is missing or no value of its kind; "
+                "restore the file, or remove it: what it would prove then counts as missing"
+            )
+        yield line
+
+
+def _wrong_field(line: LogLine) -> str:
+    """Return the name of a field that is not what its kind of line has; empty: none."""
+    needed = _FIELDS.get(line["kind"], {})
+    wrong = [name for name, kind in needed.items() if type(line.get(name)) is not kind]
+    wrong += [n for n, kind in _OPTIONAL.items() if n in line and type(line[n]) is not kind]
+    return min(wrong, default="")
 
 
 class EventLogger:
