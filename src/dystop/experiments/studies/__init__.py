@@ -1,8 +1,9 @@
 """Studies: several runs that belong together, and how they are planned.
 
-study    the folder of a study: plans, what is left to do, resuming
-compare  several mechanisms and seeds
-sweep    a grid of values
-trials   short runs for `dystop advise`
-atlas    a grid of networks
+study      the folder of a study: plans, what is left to do, resuming
+compare    several mechanisms and seeds
+sweep      a grid of values
+other_law  a comparison planned under another timing law
+trials     short runs for `dystop advise`
+atlas      a grid of networks
 """
