@@ -62,7 +62,8 @@ def check_links(world: World) -> None:
     if len(link_s) and (fastest_s := float(link_s.min())) > _LONGEST_S:
         raise ConfigError(
             f"world.channel: the fastest link in reach would need {fastest_s:.2g} s for a model; "
-            "use a smaller noise_w, or a larger bandwidth_hz, power_dbm or reference_gain_db"
+            "use a smaller noise_w, a larger bandwidth_hz, power_dbm or reference_gain_db, or a "
+            "smaller model (model.wire_bytes)"
         )
 
 
