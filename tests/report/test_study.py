@@ -18,7 +18,7 @@ from dystop.report.data.groups import (
     over_seeds,
     plus_minus,
 )
-from dystop.report.data.notices import notices, study_notes, study_notices
+from dystop.report.data.notices import notices, readings_note, study_notes, study_notices
 from dystop.report.data.series import clock_s, mean_curve
 from dystop.report.figures.comparison.bars import _staleness_bins
 from dystop.report.pages.study import draw_groups
@@ -381,6 +381,13 @@ def test_the_page_states_the_readings_of_all_runs(study):
     (line,) = [note for note in study_notes(group_runs([old, new])) if "Readings" in note]
     assert "literal: noise power, squared; fading draws 8; timing law paper" in line
     assert "who wakes one (asydfl)" in line
+
+
+def test_the_readings_of_a_testbed_run_name_its_law():
+    run = hand("dystop", 0, 0.9)
+    real = replace(run, info={**run.info, "kind": "testbed"})
+    assert "timing law testbed" in readings_note([real])
+    assert "timing law paper" in readings_note([run])
 
 
 def waiting(run, share):

@@ -4,6 +4,7 @@ import shlex
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from dystop.control import stopping
 from dystop.experiments.config import Experiment
@@ -145,7 +146,7 @@ def readings_text(runs: Sequence[RunData]) -> str:
     defaults = {key.name: key.default for key in keys_of(Experiment)}
     found: dict[str, dict[str, list[str]]] = {}  # label, value, mechanisms
     for run in runs:
-        for label, value in reading_values(run.config, defaults).items():
+        for label, value in reading_values(_followed(run), defaults).items():
             names = found.setdefault(label, {}).setdefault(str(value), [])
             names.append(mechanism_of(run).name)
     total = len(runs)
@@ -153,6 +154,13 @@ def readings_text(runs: Sequence[RunData]) -> str:
     presets = dict.fromkeys(str(run.config.get("reading", "none")) for run in runs)
     chosen = ", ".join(name for name in presets if name != "none")
     return (f"{chosen}: " if chosen else "") + "; ".join(lines)
+
+
+def _followed(run: RunData) -> dict[str, Any]:
+    """Return the configuration that a run followed; real workers follow the testbed's law."""
+    if run.info.get("kind") != "testbed":
+        return run.config
+    return {**run.config, "engine": {**(run.config.get("engine") or {}), "timing": "testbed"}}
 
 
 def _reading_text(label: str, values: dict[str, list[str]], total: int) -> str:
