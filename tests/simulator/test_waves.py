@@ -168,9 +168,10 @@ def test_waves_of_free_running_mechanisms_are_wide(name, queues):
     assert queue.statistics.ended_by["a result is read"] > 0
 
 
-def test_a_mechanism_that_needs_losses_gets_waves_of_one_round(queues):
+def test_a_run_that_every_evaluation_may_end_gets_waves_of_one_round(queues):
     stop = Stop(rounds=9, loss=1e-9)  # never reached, but it has to be compared
-    components = components_for(MECHANISMS["ad-psgd"](), 8, stop=stop)
+    evaluate = Evaluate(every_rounds=1)
+    components = components_for(MECHANISMS["ad-psgd"](), 8, stop=stop, evaluate=evaluate)
     list(run_rounds(components, begin(components), no_round))
     assert queues[0].statistics.width == 1
 
