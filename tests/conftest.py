@@ -31,9 +31,10 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 @pytest.fixture(autouse=True)
-def no_mechanisms_of_other_tests(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Forget classes that a test named by import path: a process knows them until it ends."""
+def no_code_of_other_tests(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Forget code that a test named or gave: a process knows it until it ends."""
     monkeypatch.setattr("dystop.mechanisms.MECHANISMS._own", {})
+    monkeypatch.setattr("dystop.user_code._CHOSEN", set())
 
 
 @pytest.fixture(params=[1, 3])

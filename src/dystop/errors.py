@@ -17,9 +17,11 @@ Every mistake of a user raises one of these. The message says what is wrong, whe
 and what to do next. An interrupted run exits with 130, a testbed that left a party behind with 6.
 """
 
-import difflib
 import shlex
 from collections.abc import Iterable
+
+_MOST_SLIPS, _LEAST_PART = 3, 3  # letters of a word that is close
+_PART_LETTERS = 8  # of a beginning, in which one slip is close
 
 
 class DystopError(Exception):
@@ -99,7 +101,7 @@ def nearest(given: str, allowed: Iterable[str]) -> str:
     "; did you mean 'staleness_bound'?"
     >>> nearest("DySTop", ["dystop", "d-psgd"])
     "; did you mean 'dystop'?"
-    >>> nearest("zzz", ["V"])
+    >>> nearest("fig-nope", ["fig-phases"])
     ''
     """
     close = closest(given, allowed)
@@ -107,10 +109,46 @@ def nearest(given: str, allowed: Iterable[str]) -> str:
 
 
 def closest(given: str, allowed: Iterable[str]) -> str | None:
-    """Return the closest allowed word, whatever the case of its letters; None if none is close."""
-    spelled = {word.lower(): word for word in allowed}
-    close = difflib.get_close_matches(given.lower(), spelled, n=1, cutoff=0.6)
-    return spelled[close[0]] if close else None
+    """Return the closest allowed word, whatever the case of its letters; None if none is close.
+
+    A word is close that a few slips of the keyboard turn into the given one, or that goes on where
+    the given one ends.
+    """
+    spelled, given = {word.lower(): word for word in allowed}, given.lower()
+    near = {word: slips for word in spelled if (slips := _near(given, word)) is not None}
+    return spelled[min(near, key=lambda word: near[word])] if near else None
+
+
+def _near(given: str, word: str) -> int | None:
+    """Return the slips between two words; None if they are not close."""
+    _, dot, ending = given.rpartition(".")
+    if dot and word.endswith(dot + ending):  # such as .toml, which says nothing about a name
+        given, word = given.removesuffix(dot + ending), word.removesuffix(dot + ending)
+    slips, most = _slips(given, word), min(max(len(given) // 3, len(given) > 1), _MOST_SLIPS)
+    is_part = len(given) >= _LEAST_PART and (
+        min(slips) <= len(given) // _PART_LETTERS or word.endswith(f"-{given}")
+    )
+    return slips[-1] if slips[-1] <= most or is_part else None
+
+
+def _slips(one: str, other: str) -> list[int]:
+    """Return how many letters are missing, added, wrong or exchanged with the next one.
+
+    Each number is for another beginning of the second word; the last one is for the whole word.
+
+    >>> _slips("rinng", "ring")[-1], _slips("matcah", "matcha")[-1], _slips("", "abc")
+    (1, 1, [0, 1, 2, 3])
+    """
+    before, row = [0] * (len(other) + 1), list(range(len(other) + 1))
+    for i, letter in enumerate(one, start=1):
+        above, row_above = before, row
+        before, row = row_above, [i]
+        for j, wanted in enumerate(other, start=1):
+            least = min(row_above[j] + 1, row[-1] + 1, row_above[j - 1] + (letter != wanted))
+            if i > 1 and j > 1 and letter == other[j - 2] and one[i - 2] == wanted:
+                least = min(least, above[j - 2] + 1)
+            row.append(least)
+    return row
 
 
 def shell_command(*words: object) -> str:

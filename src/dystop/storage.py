@@ -82,9 +82,11 @@ def write_atomic(
         if durable:
             fsync(path.parent)
         on_step("after_rename")
-    except BaseException:
+    except BaseException as error:
         with suppress(OSError):
             temporary.unlink(missing_ok=True)
+        if isinstance(error, OSError) and error.filename == str(temporary):
+            error.filename = str(path)  # the name that the caller knows
         raise
 
 

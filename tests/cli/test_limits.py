@@ -75,7 +75,7 @@ def test_the_estimate_is_printed_before_the_first_round(tmp_path):
         ("mechanism.stalenes_bound=1", ["did you mean 'mechanism.staleness_bound'"]),
         ("fleet.workers=0", ["fleet.workers", ">= 1"]),
         ("fleet.workers=many", ["fleet.workers", "an integer"]),
-        ("world.range_m=0", ["world.range_m", "> 0"]),
+        ("world.range_m=0", ["world.range_m", ">= 0.001"]),
         ("stop.accuracy=1.5", ["stop.accuracy", "<= 1"]),
         ("rounds=5", ["did you mean 'stop.rounds'"]),
         ("model.name=cn", ["model.name", "did you mean 'cnn'"]),

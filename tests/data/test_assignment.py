@@ -79,7 +79,7 @@ def test_a_bad_row_is_named(tmp_path, kind, rows, facts):
         ("a.csv", "sample,wroker\n0,0\n", ["'worker'", "did you mean 'wroker'", "sample, wroker"]),
         ("a.csv", "sample,worker\n", ["no row"]),
         ("a.csv", "", ["no row"]),
-        ("a.csv", "sample,worker\n0,0,0\n", ["row 2", "3 cells"]),
+        ("a.csv", "sample,worker\n0,0,0\n", ["line 2", "3 cells"]),
         ("a.csv", "sample,sample\n0,0\n", ["twice"]),
         ("a.csv", "sample,worker\n0,\n", ["row 2", "worker is nan"]),
         ("a.json", "[[0, 1]]", ['{"0": [4, 7]']),

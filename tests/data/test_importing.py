@@ -175,7 +175,7 @@ def test_a_hugging_face_data_set():
     }
     train = hf.Dataset.from_dict(rows, features=features)
     data = import_data(hf.DatasetDict(train=train, test=train.select(range(4))), groups=["writer"])
-    assert (data.shape, data.class_names) == ((3, 1, 1), ("no", "yes", "never"))
+    assert (data.shape, data.class_names) == ((3,), ("no", "yes", "never"))
     assert data.y_test.tolist() == [1, 0, 1, 0]
     assert data.columns["writer"].tolist() == rows["writer"]
     images = {"image": [np.full((4, 4, 3), k, np.uint8) for k in range(10)], "label": [0, 1] * 5}
@@ -201,8 +201,8 @@ def test_an_imported_set_is_saved_and_loaded():
         ({}, {"target": "sik"}, ["'sik'", "did you mean 'sick'"]),
         ({}, {"target": "sick", "groups": ["hospitl"]}, ["'hospitl'", "'hospital'"]),
         ({}, {"target": "sick", "drop": ["x"]}, ["'x'", "age, colour"]),
-        ({"21,blue": ",blue"}, {"target": "sick"}, ["sample 1", "'age'", "--drop"]),
-        ({"21,blue": "21,"}, {"target": "sick"}, ["sample 1", "'colour'", "--drop"]),
+        ({"21,blue": ",blue"}, {"target": "sick"}, ["row 2", "'age'", "--drop"]),
+        ({"21,blue": "21,"}, {"target": "sick"}, ["row 2", "'colour'", "--drop"]),
         ({"yes": ""}, {"target": "sick"}, ["target 'sick'", "empty"]),
         ({}, {"target": "sick", "share": 0.001}, ["share of 0.001", "40 samples"]),
         ({}, {"target": "sick", "test": "other.csv"}, ["other.csv", "no such file"]),
@@ -292,3 +292,127 @@ def test_a_number_to_predict_is_a_regression():
     words = ["data.name=income.npz", "model.name=softmax", "fleet.workers=4", "stop.rounds=2"]
     dystop("run", *words, "--no-report", "-q", "--name", "one")
     assert '"r2"' in Path("runs/one/records.jsonl").read_text()
+
+
+SMALL = "a,b,y\n" + "".join(f"{k},{k % 3},{'xz'[k % 2]}\n" for k in range(20))
+
+
+@pytest.mark.parametrize(
+    ("raw", "facts"),
+    [
+        (b"", ["no row"]),
+        (b"a,b,y\n", ["no row"]),
+        (SMALL.encode("utf-16"), ["byte 0", "UTF-8"]),
+        (SMALL.replace("x", "\xe9").encode("latin-1"), ["byte 10", "UTF-8"]),
+        (SMALL.replace("3,", "3\0,").encode(), ["line 5", "byte 0"]),
+        (SMALL.replace(",", ";").encode(), ["'a;b;y'", "commas"]),
+        (SMALL.replace(",", "\t").encode(), ["commas"]),
+        (SMALL.replace("a,b", "a,a").encode(), ["twice: a"]),
+        (SMALL.replace("a,b", "a,").encode(), ["empty name"]),
+        (SMALL.encode() + b"1,2\n", ["line 22", "2 cells", "3 names"]),
+        (SMALL.encode() + b'1,2,"x\n', ["cannot be read"]),
+        (SMALL.encode() + b",2,x\n", ["row 21", "'a'", "empty", "--drop"]),
+        (SMALL.encode() + b"inf,2,x\n", ["row 21", "'a'", "inf", "--drop"]),
+        (SMALL.encode() + b"1e300,2,x\n", ["row 21", "'a'", "1e+300", "--drop"]),
+        (SMALL.encode() + b"NA,2,x\n", ["row 21", "'a'", "'NA'", "numbers"]),
+        (SMALL.encode() + b'"1,000",2,x\n', ["row 21", "'a'", "'1,000'", "numbers"]),
+        (SMALL.encode() + b"1,2,\n", ["row 21", "target 'y'", "empty"]),
+        (SMALL.replace("x", "1").replace("z", "2").encode() + b"1,2,NA\n", ["row 21", "'NA'"]),
+        (SMALL.replace("z", "x").encode(), ["target 'y'", "same value", "regression"]),
+        (
+            ("a,b,y\n" + "".join(f"{k},1,{k}\n" for k in range(20))).encode(),
+            ["target 'y'", "another value in every row", "regression"],
+        ),
+    ],
+)
+@pytest.mark.filterwarnings("error")
+def test_bad_contents_of_a_csv_are_named(raw, facts):
+    Path("t.csv").write_bytes(raw)
+    done = CliRunner().invoke(app, ["data", "import", "t.csv", "o.npz", "--target", "y"])
+    assert done.exit_code == 2, done.output
+    assert done.stderr.startswith("Error: t.csv: ")
+    assert all(fact in done.stderr for fact in facts), done.stderr
+    assert not Path("o.npz").exists()
+
+
+@pytest.mark.parametrize(
+    "raw",
+    [
+        b"\n" + SMALL.encode(),
+        b"\xef\xbb\xbf" + SMALL.encode(),
+        SMALL.replace(",", " , ").encode(),
+        SMALL.replace("\n", "\r\n").encode(),
+        SMALL.replace("\n", "\n\n").encode(),
+    ],
+)
+def test_spaces_and_empty_lines_of_a_csv_do_not_count(raw):
+    Path("t.CSV").write_bytes(raw)
+    Path("plain.csv").write_text(SMALL)
+    alike(import_data("t.CSV", target="y"), import_data("plain.csv", target="y"))
+
+
+@pytest.mark.parametrize(
+    ("how", "facts"),
+    [
+        ({"test": "text.csv"}, ["'b'", "text", "numbers"]),
+        ({"test": "o.npz"}, ["o.npz", ".csv or .parquet"]),
+        ({"share": float("nan")}, ["share of nan"]),
+        ({"size": (4, 4)}, ["size is for images"]),
+    ],
+)
+def test_options_that_do_not_fit_a_table_are_refused(how, facts):
+    Path("t.csv").write_text(SMALL)
+    Path("text.csv").write_text("a,b,y\n1,q,x\n2,r,z\n")
+    Path("o.npz").write_bytes(b"")
+    with pytest.raises((DataError, ConfigError)) as caught:
+        import_data("t.csv", target="y", **how)
+    assert all(fact in str(caught.value) for fact in facts), str(caught.value)
+
+
+def test_kinds_of_parquet_columns():
+    from decimal import Decimal
+
+    import pyarrow
+    from pyarrow import parquet
+
+    y = ["x", "z"] * 10
+
+    def imported(column):
+        parquet.write_table(pyarrow.table({"a": column, "y": y}), "t.parquet")
+        return import_data("t.parquet", target="y", scale=False)
+
+    price = imported(pyarrow.array([Decimal(k) / 2 for k in range(20)], pyarrow.decimal128(5, 2)))
+    assert sorted({*price.x_train.ravel(), *price.x_test.ravel()})[1] == 0.5
+    for column, fact in (
+        (pyarrow.array([True, None] * 10), "row 2 of column 'a' is empty"),
+        (pyarrow.array([None] * 20, pyarrow.null()), "row 1 of column 'a' is empty"),
+        (pyarrow.array([[1, 2]] * 20), "'a' holds ndarray"),
+        (pyarrow.array([b"q"] * 20), "'a' holds bytes"),
+        (pyarrow.array([0] * 20, pyarrow.date32()), "'a' holds datetime64"),
+    ):
+        with pytest.raises(DataError, match=fact):
+            imported(column)
+    twice = pyarrow.Table.from_arrays([pyarrow.array(y)] * 2, names=["y", "y"])
+    parquet.write_table(twice, "t.parquet")
+    with pytest.raises(DataError, match="twice: y"):
+        import_data("t.parquet", target="y")
+
+
+@pytest.mark.parametrize(
+    ("change", "how", "facts"),
+    [
+        (lambda: Path("photos/cat/9.png").write_bytes(b"<svg/>"), {}, ["9.png", "kind of image"]),
+        (lambda: Path("photos/cat/9.png").mkdir(), {}, ["9.png", "not a regular file"]),
+        (lambda: Path("photos/dog").rename("dog"), {}, ["'cat'", "two classes"]),
+        (lambda: None, {"target": "y"}, ["target is for tables"]),
+        (lambda: None, {"task": "regression"}, ["task is for tables"]),
+    ],
+)
+def test_bad_folders_of_images_are_named(change, how, facts):
+    photos()
+    change()
+    with pytest.raises((DataError, ConfigError)) as caught:
+        import_data("photos", **how)
+    assert all(fact in str(caught.value) for fact in facts), str(caught.value)
+    assert "BytesIO" not in str(caught.value)
+    assert "BufferedReader" not in str(caught.value)

@@ -81,7 +81,7 @@ def test_floats_are_kept_as_they_are(tmp_path, kind):
         ({"y_test": None}, "has no y_test"),
         ({"x_train": None, "y_train": None}, "has no x_train, y_train"),
         ({"x_train": np.array([{}, 1, 2, 3], object)}, "Python objects"),
-        ({"y_train": np.array([0, 1, 2])}, "4 train images.*3 train labels"),
+        ({"y_train": np.array([0, 1, 2])}, "4 train samples.*3 train labels"),
         ({"y_train": np.array([0, 1, -2, 1])}, r"train label -2 .*from 0 to \d"),
         ({"y_train": np.array([0.0, 1, 2, 1])}, "y_train is float64"),
         ({"y_train": np.eye(4, dtype=int)}, r"y_train is int64 of shape \(4, 4\)"),

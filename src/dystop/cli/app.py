@@ -28,6 +28,7 @@ from dystop.cli.testbed.launch import launch
 from dystop.cli.testbed.operations import check, pardon, restore
 from dystop.cli.testbed.parties import coordinator, health, observer, worker
 from dystop.cli.testbed.pki import pki
+from dystop.cli.usage import Commands
 
 _EPILOG = (
     "Exit codes: 0 done, 1 a bug in dystop, 2 wrong input or a machine that is not ready, "
@@ -37,6 +38,7 @@ _EPILOG = (
 )
 
 app = typer.Typer(
+    cls=Commands,
     name="dystop",
     no_args_is_help=True,
     pretty_exceptions_enable=False,

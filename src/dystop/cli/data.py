@@ -57,7 +57,12 @@ def import_(  # noqa: PLR0913 (an option each)
         Path,
         typer.Argument(metavar="SOURCE", help="Folder of images, FILE.csv or FILE.parquet."),
     ],
-    out: Annotated[Path, typer.Argument(metavar="OUT.npz", help="The data set for data.name.")],
+    made: Annotated[
+        Path | None, typer.Argument(metavar="OUT.npz", help="The data set for data.name.")
+    ] = None,
+    out: Annotated[
+        Path | None, typer.Option(metavar="OUT.npz", help="The same as OUT.npz.")
+    ] = None,
     test: Annotated[
         Path | None,
         typer.Option(
@@ -92,12 +97,18 @@ def import_(  # noqa: PLR0913 (an option each)
     A folder of images has a sub-folder for each class, perhaps below train and test. Numbers of a
     table become features, texts become categories.
     """
-    from dystop.data.importing import import_data, save_data
+    from dystop.data.importing import check_out, import_data, save_data
 
-    made = import_data(
+    if made is not None and out is not None:
+        raise typer.BadParameter(f"OUT.npz is given twice, as {made} and as --out {out}")
+    target_file = made or out
+    if target_file is None:
+        raise typer.BadParameter("OUT.npz is missing: the file to write, as in --out data.npz")
+    check_out(target_file)
+    data_set = import_data(
         source,
         test=test,
-        name=out.stem,
+        name=target_file.stem,
         target=target,
         groups=tuple(group or ()),
         drop=tuple(drop or ()),
@@ -107,11 +118,11 @@ def import_(  # noqa: PLR0913 (an option each)
         scale=scale,
         seed=seed,
     )
-    save_data(made, out)
-    shape = " x ".join(map(str, made.shape))
+    save_data(data_set, target_file)
+    shape = " x ".join(map(str, data_set.shape))
     echo(
-        f"{out}: {len(made.y_train):,} training and {len(made.y_test):,} test samples of {shape}, "
-        f"{made.classes} classes"
+        f"{target_file}: {len(data_set.y_train):,} training and {len(data_set.y_test):,} test "
+        f"samples of {shape}, {data_set.classes} classes"
     )
 
 

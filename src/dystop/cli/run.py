@@ -35,11 +35,15 @@ def finish(folder: Path, *, quiet: bool, report: bool) -> None:
     """Show the summary of a run that has ended, and write its report."""
     from dystop.cli.results.report import show_summary, write
     from dystop.experiments.folders.run_folder import GLOBAL, MODELS, open_run
+    from dystop.report.data.names import diverged_round
     from dystop.world.describe import start_notices
 
     data = open_run(folder)
     if not quiet:
-        show_summary([data], told=start_notices(data.fleet.get("physics", {})))
+        told = [*start_notices(data.fleet.get("physics", {}))]
+        if diverged_round(data) is not None:  # `tell_diverged` ends the command with it
+            told.append(str(data.info.get("stop_reason")))
+        show_summary([data], told=told)
         echo(_advice(data.info), nl=False)
         if (model := folder / MODELS / GLOBAL).is_file():
             echo(f"model: {model}")

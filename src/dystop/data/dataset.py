@@ -131,11 +131,11 @@ def assemble(
 def _check_split(source: str, split: str, x: Images, y: Ints, classes: int) -> None:
     if len(x) != len(y):
         raise DataError(
-            f"{source}: {len(x)} {split} images but {len(y)} {split} labels; "
-            "expected one label per image"
+            f"{source}: {len(x)} {split} samples but {len(y)} {split} labels; "
+            "expected one label for each"
         )
     if not x.size:
-        raise DataError(f"{source}: the {split} split is empty; expected at least one image")
+        raise DataError(f"{source}: the {split} split is empty; expected at least one sample")
     if y.min() < 0 or y.max() >= classes:
         wrong = y.min() if y.min() < 0 else y.max()
         raise DataError(
@@ -151,7 +151,7 @@ def _check_alike(source: str, train: Images, test: Images) -> None:
     ):
         if a != b:
             raise DataError(
-                f"{source}: train images have {what} {a} but test images {b}; they must agree"
+                f"{source}: train samples have {what} {a} but test samples {b}; they must agree"
             )
 
 

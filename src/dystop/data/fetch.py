@@ -14,6 +14,7 @@ from dystop.errors import DataError, StorageError
 VARIABLE = "DYSTOP_DATA"
 _SYSTEM = (Path("/usr/share/datasets"), Path("/usr/local/share/datasets"))
 _TIMEOUT_S = 30
+_MOST_WORDS = 200  # letters of the reason why a download failed
 
 
 def user_cache() -> Path:
@@ -83,10 +84,19 @@ def _download(entry: Entry, file: RemoteFile, folder: Path) -> Path:
         # Network errors are OSErrors without errno; disk errors have one.
         if isinstance(error, OSError) and error.errno is not None:
             raise StorageError(f"{folder}: cannot store {file.name}: {error.strerror}") from error
-        raise _unavailable(entry, folder, f"{file.url} could not be downloaded: {error}") from error
+        why = f"{file.url} could not be downloaded ({_reason(error)})"
+        raise _unavailable(entry, folder, why) from error
     finally:
         bar.close()
     return Path(path)
+
+
+def _reason(error: BaseException) -> str:
+    """Return the first cause of an error in a few words; libraries wrap it several times."""
+    while (cause := error.__cause__ or error.__context__) is not None:
+        error = cause
+    reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+    return reason.strip().splitlines()[0][:_MOST_WORDS] if reason.strip() else type(error).__name__
 
 
 def not_found(entry: Entry, searched: Sequence[Path], cache: Path) -> DataError:

@@ -139,6 +139,8 @@ def _with_facts(where: Path | str, made: Dataset, raw: Mapping[str, NDArray[Any]
     targets = _targets(where, made, raw)
     is_text = _are_tokens(made.x_train)
     ids = (made.x_train, made.x_test, *(targets or ())) if is_text else ()
+    if targets is None and made.classes < 2:
+        raise _unusable(where, "all labels are 0", "samples of at least two classes")
     largest = 1 + max((int(part.max()) for part in ids if part.dtype.kind == "i"), default=-1)
     usual = "classification" if targets is None else "next-token" if is_text else "regression"
     made = replace(
@@ -187,14 +189,14 @@ def _targets(where: Path | str, made: Dataset, raw: Mapping[str, NDArray[Any]]) 
             wrong = f"{key} is {given.dtype} of shape {given.shape}"
             raise _unusable(where, wrong, f"{len(labels)} rows of floats or token ids")
         values = given.reshape(len(given), -1)
-        if not np.isfinite(values).all():
-            raise _unusable(where, f"{key} holds NaN or infinite values", "finite numbers")
-        found.append(
-            values.astype(np.float32)
-            if values.dtype.kind == "f"
-            else _token_ids(where, key, values)
-        )
-    return found[0], found[1]
+        is_float = values.dtype.kind == "f"
+        found.append((_floats if is_float else _token_ids)(where, key, values))
+    train, test = found
+    if train.shape[1:] != test.shape[1:] or train.dtype != test.dtype or not train.shape[1]:
+        wrong, other = (f"{part.dtype} of shape {part.shape}" for part in found)
+        wrong = f"target_train is {wrong}, target_test {other}"
+        raise _unusable(where, wrong, "the same type, and as many numbers for each sample")
+    return train, test
 
 
 def _columns(where: Path | str, raw: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
@@ -228,11 +230,11 @@ def read_samples(path: Path) -> tuple[Images, Ints]:
     raw = _load(path, (), (*_KEYS[:2], "x", "y"))
     first, second = _KEYS[:2] if _KEYS[0] in raw else ("x", "y")
     if first not in raw or second not in raw:
-        raise refusal(path, f"has no {first}, {second}", "x_train and y_train, or x and y", _ADVICE)
+        raise _unusable(path, f"has no {first}, {second}", "x_train and y_train, or x and y")
     x, y = _images(path, first, raw[first]), _labels(path, second, raw[second])
     if len(x) != len(y) or not x.size or y.min() < 0:
-        wrong = f"{len(x)} images, {len(y)} labels, the smallest {y.min(initial=0)}"
-        raise refusal(path, wrong, "one label from 0 on for each image", _ADVICE)
+        wrong = f"{len(x)} samples, {len(y)} labels, the smallest {y.min(initial=0)}"
+        raise _unusable(path, wrong, "one label from 0 on for each sample")
     return x, y
 
 
@@ -252,7 +254,8 @@ def _load(path: Path, keys: Sequence[str], also: Sequence[str]) -> dict[str, NDA
     if not path.is_file():
         names = ", ".join(keys) or "x and y, or x_train and y_train"
         where = "" if path.is_absolute() else f" in {Path.cwd()}"
-        raise DataError(f"{path}: no such file{where}; give the path of an .npz with {names}")
+        wrong = "not a file" if path.exists() else f"no such file{where}"
+        raise DataError(f"{path}: {wrong}; give the path of an .npz with {names}")
     try:
         _check_sizes(path, (*keys, *also))
         # np.load does not close a file that it opened and could not read: open it here.
@@ -264,7 +267,7 @@ def _load(path: Path, keys: Sequence[str], also: Sequence[str]) -> dict[str, NDA
     except _UNREADABLE as error:
         wrong = "corrupt, truncated, or holds Python objects, which are never read"
         raise refusal(path, wrong, "an .npz of plain number arrays", _ADVICE) from error
-    raise refusal(path, f"has no {', '.join(missing)}", f"the arrays {', '.join(keys)}", _ADVICE)
+    raise _unusable(path, f"has no {', '.join(missing)}", f"the arrays {', '.join(keys)}")
 
 
 def _check_sizes(path: Path, keys: Sequence[str]) -> None:
@@ -282,7 +285,7 @@ def _check_sizes(path: Path, keys: Sequence[str]) -> None:
             total += claimed
     if total > memory:
         wrong = f"its arrays have {total / 1e9:,.0f} GB, this machine has {memory / 1e9:,.0f} GB"
-        raise refusal(path, wrong, "arrays that fit into memory", _ADVICE)
+        raise _unusable(path, wrong, "arrays that fit into memory")
 
 
 def _claimed_bytes(member: IO[bytes]) -> int:
@@ -303,9 +306,17 @@ def _images(where: Path | str, key: str, x: NDArray[Any]) -> Images:
         return np.ascontiguousarray(x)
     if x.dtype not in (np.float32, np.float64):
         raise _unusable(where, f"{key} is {x.dtype}", "uint8 (0..255), float32 or float64")
-    if not np.isfinite(x).all():
-        raise _unusable(where, f"{key} holds NaN or infinite values", "finite numbers")
-    return np.ascontiguousarray(x, np.float32)
+    return _floats(where, key, x)
+
+
+def _floats(where: Path | str, key: str, values: NDArray[Any]) -> NDArray[np.float32]:
+    """Return numbers as 32-bit floats; refuse those that are missing or do not fit."""
+    with np.errstate(over="ignore"):
+        found: NDArray[np.float32] = np.ascontiguousarray(values, np.float32)
+    if not np.isfinite(found).all():
+        wrong = f"{key} holds NaN, infinite values, or numbers too large for 32-bit floats"
+        raise _unusable(where, wrong, "finite numbers")
+    return found
 
 
 def _are_tokens(x: NDArray[Any]) -> bool:
@@ -321,9 +332,6 @@ def _token_ids(where: Path | str, key: str, x: NDArray[Any]) -> NDArray[np.int16
 
 
 def _unusable(where: Path | str, wrong: str, expected: str) -> DataError:
-    """Return the error for an array; a file comes with advice on how to write it."""
-    if isinstance(where, Path):
-        return refusal(where, wrong, expected, _ADVICE)
     return DataError(f"{where}: {wrong}; expected {expected}")
 
 

@@ -19,6 +19,7 @@ Table = Mapping[str, NDArray[Any]]  # columns by name, equally long
 
 TABLE_KINDS = (".csv", ".parquet")
 _CSV_ADVICE = "Save it again as UTF-8 text with commas, and a first line with the column names"
+_OTHER_DIVIDERS = ";\t|"  # of columns, in place of commas
 _FEWER = "Import fewer rows or columns"
 _CSV_TIMES = 8  # bytes of the texts and numbers of a CSV file, for each of its own
 _MOST_DIGITS = 400  # of a number
@@ -32,16 +33,18 @@ def read_table(path: Path) -> dict[str, NDArray[Any]]:
     """Read a CSV or Parquet file.
 
     A column of a CSV file is a column of integers, numbers or text, by what all its cells are. An
-    empty cell is "" in a column of text, and NaN in a column of numbers.
+    empty cell is "" in a column of text, and NaN in a column of numbers. Empty lines, and spaces
+    around a cell, do not count.
 
     Raises:
         DataError: The file is missing, or not such a table.
     """
     if not path.is_file():
         raise DataError(f"{path}: no such file; give the path of a table, .csv or .parquet")
-    if path.suffix != ".parquet":
+    is_parquet = path.suffix.lower() == ".parquet"
+    if not is_parquet:
         check_memory(path, "the table", _CSV_TIMES * path.stat().st_size, _FEWER)
-    table = _read_parquet(path) if path.suffix == ".parquet" else _read_csv(path)
+    table = _read_parquet(path) if is_parquet else _read_csv(path)
     if not table or not len(next(iter(table.values()))):
         raise refusal(path, "the table has no row", "a table with rows", "Fill it")
     return table
@@ -86,18 +89,26 @@ def typed(cells: list[str]) -> NDArray[Any]:
 
 
 def _read_csv(path: Path) -> dict[str, NDArray[Any]]:
+    numbers, rows = [], []  # of lines, and their cells
     try:
         with path.open(newline="", encoding="utf-8-sig") as file:
-            head, *rows = list(csv.reader(file, strict=True)) or [[]]
-    except (OSError, UnicodeDecodeError, csv.Error) as error:
+            reader = csv.reader(file, strict=True)
+            for row in reader:
+                if any(cells := [cell.strip() for cell in row]) or len(row) > 1:
+                    numbers.append(reader.line_num)
+                    rows.append(cells)
+    except UnicodeDecodeError as error:
+        wrong = f"byte {error.start} is not UTF-8 text"
+        raise refusal(path, wrong, "a CSV file", _CSV_ADVICE) from error
+    except (OSError, csv.Error) as error:
         raise refusal(path, f"cannot be read: {error}", "a CSV file", _CSV_ADVICE) from error
-    rows = [row for row in rows if row]  # an empty line
-    if len(set(head)) < len(head) or not all(head):
-        wrong = "its first line names a column twice, or has an empty name"
-        raise refusal(path, wrong, "the names of all columns", _CSV_ADVICE)
-    for number, row in enumerate(rows, start=2):
-        if len(row) != len(head):
-            wrong = f"row {number} has {len(row)} cells, the first line {len(head)} names"
+    head, *rows = rows or [[]]
+    _check_head(path, head)
+    for number, row in zip(numbers[1:], rows, strict=True):
+        if len(row) != len(head) or any("\0" in cell for cell in row):
+            wrong = f"line {number} has {len(row)} cells, the first line {len(head)} names"
+            if len(row) == len(head):
+                wrong = f"line {number} holds a byte 0, which is no text"
             raise refusal(path, wrong, "a cell for each column", _CSV_ADVICE)
     columns = list(zip(*rows, strict=True))
     _check_widths(path, head, columns)
@@ -114,11 +125,28 @@ def _check_widths(path: Path, head: list[str], columns: list[tuple[str, ...]]) -
     check_memory(path, "the table", sum(needed), _FEWER)
 
 
+def _check_head(path: Path, names: list[str]) -> None:
+    """Refuse names of columns that are empty, not different, or not divided by commas."""
+    found = {
+        "an empty name": "" in names,
+        "a name twice: " + ", ".join({n for n in names if names.count(n) > 1}): (
+            len(set(names)) < len(names)
+        ),
+        f"one name, {names[0][:60]!r}" if names else "": (
+            len(names) == 1 and any(other in names[0] for other in _OTHER_DIVIDERS)
+        ),
+    }
+    for wrong in (text for text, is_so in found.items() if is_so):
+        advice = _PARQUET_ADVICE if path.suffix.lower() == ".parquet" else _CSV_ADVICE
+        raise refusal(path, f"its columns have {wrong}", "a different name for each", advice)
+
+
 def _read_parquet(path: Path) -> dict[str, NDArray[Any]]:
     parquet, arrow = _pyarrow("parquet"), _pyarrow()
     try:
         with open_regular(path, follow=True) as source, parquet.ParquetFile(source) as file:
             texts = _check_cells(path, file.metadata)
+            _check_head(path, file.schema_arrow.names)
         table = parquet.read_table(path, read_dictionary=texts)
         return {name: _values(arrow, path, table[name]) for name in table.column_names}
     except (OSError, arrow.ArrowException) as error:
@@ -144,6 +172,8 @@ def _values(arrow: Any, path: Path, column: Any) -> NDArray[Any]:
         return _texts(
             path, column if kinds.is_dictionary(column.type) else column.dictionary_encode()
         )
+    if kinds.is_decimal(kind) or kinds.is_boolean(kind) or kinds.is_null(kind):
+        column = column.cast(arrow.int8() if kinds.is_boolean(kind) else arrow.float64())
     found: NDArray[Any] = column.to_numpy()
     return found
 

@@ -384,6 +384,8 @@ def _known(argument: str, given: str, names: Iterable[str], also: str) -> None:
 
 
 def _integer(argument: str, given: object, least: int) -> int:
+    if isinstance(given, float) and given.is_integer():
+        given = int(given)
     if isinstance(given, bool) or not isinstance(given, Integral) or given < least:
         raise ConfigError(f"simulate: {argument} = {_shown(given)}; expected an integer >= {least}")
     return int(given)

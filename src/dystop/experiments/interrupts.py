@@ -28,10 +28,15 @@ def _raise_terminated(number: int, frame: FrameType | None) -> None:
 
 @contextmanager
 def sigterm_raises() -> Iterator[None]:
-    """Raise `Terminated` on SIGTERM; without this Python ends the process at once."""
+    """Raise `Terminated` on SIGTERM; without this Python ends the process at once.
+
+    Ctrl-C raises KeyboardInterrupt from here on, also where it ended the process so far.
+    """
     if threading.current_thread() is not threading.main_thread():
         yield
         return
+    if signal.getsignal(signal.SIGINT) is signal.SIG_DFL:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     before = signal.signal(signal.SIGTERM, _raise_terminated)
     try:
         yield

@@ -33,13 +33,13 @@ def show_summary(
     Args:
         runs: The runs.
         target: The accuracy of the rows about a target; chosen from the runs if not given.
-        told: Notices that were printed when the run began, and are not printed again.
+        told: Parts of notices that the command prints elsewhere, and not here again.
     """
     from dystop.report import summary_rows
     from dystop.report.data.notices import notices
 
     for sentence in notices(runs):
-        if not any(notice in sentence for notice in told):
+        if not any(part and part in sentence for part in told):
             echo(f"note: {sentence}", colour="yellow", err=True)
     rows = summary_rows(runs, target)
     names = list(rows[0])

@@ -6,6 +6,6 @@ features   features and targets of a table
 objects    torch data sets and data sets of Hugging Face
 """
 
-from dystop.data.importing.importer import import_data, save_data
+from dystop.data.importing.importer import check_out, import_data, save_data
 
-__all__ = ["import_data", "save_data"]
+__all__ = ["check_out", "import_data", "save_data"]

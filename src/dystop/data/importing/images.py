@@ -65,7 +65,7 @@ def _check_pixels(files: Sequence[Path], size: Size | None) -> None:
 
 def _open(path: Path, size: Size | None = None, *, load: bool = True) -> Any:
     """Read an image, and scale it to a size; without `load`, read its header only."""
-    from PIL import Image
+    from PIL import Image, UnidentifiedImageError
 
     try:
         with open_regular(path, follow=True) as file, Image.open(file) as image:
@@ -73,7 +73,10 @@ def _open(path: Path, size: Size | None = None, *, load: bool = True) -> Any:
                 image.load()
             return image if size is None else image.resize((size[1], size[0]))
     except (OSError, ValueError, SyntaxError, Image.DecompressionBombError) as error:
-        raise refusal(path, f"cannot be read: {error}", "an image", _ADVICE) from error
+        why = error.strerror if isinstance(error, OSError) else None
+        if isinstance(error, UnidentifiedImageError):
+            why = "its content is no known kind of image"
+        raise refusal(path, f"cannot be read: {why or error}", "an image", _ADVICE) from error
 
 
 def to_array(images: Sequence[tuple[str, Any]], size: Size | None) -> NDArray[np.uint8]:

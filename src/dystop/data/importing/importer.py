@@ -129,13 +129,16 @@ def _divided(source: Any, test: Any) -> tuple[Any, Any]:
 def _read(where: str, train: Any, test: Any, how: ImportOptions) -> _Samples:
     """Read both sources."""
     if isinstance(train, Path):
+        paths = [path for path in (train, test) if path is not None]
         if train.is_dir():
             return _read_images(train, test, how)
-        if train.suffix in TABLE_KINDS:
-            tables = [read_table(path) for path in (train, test) if path is not None]
-            return _from_tables(where, tables, how)
-        missing = "" if train.exists() else "no such file or folder; "
-        raise DataError(f"{train}: {missing}expected {_KINDS}")
+        for path in paths:
+            if path.suffix.lower() not in TABLE_KINDS or path.is_dir():
+                missing = "" if path.exists() else "no such file or folder; "
+                raise DataError(f"{path}: {missing}expected {_KINDS}")
+        if how.size is not None:
+            raise ConfigError(f"{where}: size is for images, but this is a table; leave it out")
+        return _from_tables(where, [read_table(path) for path in paths], how)
     sources = [source for source in (train, test) if source is not None]
     if all(map(is_table_object, sources)):
         return _read_objects(where, sources, how)
@@ -149,7 +152,18 @@ def _read_images(train: Path, test: Path | None, how: ImportOptions) -> _Samples
     for folder in folders:
         if not folder.is_dir() or not class_folders(folder):
             raise DataError(f"{folder}: holds no folder with images; expected one for each class")
+    unused = {"target": how.target, "groups": how.groups, "drop": how.drop}
+    for option, value in {**unused, "task": how.task == "regression"}.items():
+        if value:
+            raise ConfigError(
+                f"{train}: {option} is for tables, but this is a folder of images; leave it out"
+            )
     classes = sorted({path.name for folder in folders for path in class_folders(folder)})
+    if len(classes) < 2:
+        raise DataError(
+            f"{train}: only the folder {classes[0]!r} holds images; expected a folder for each of "
+            "at least two classes"
+        )
     inputs, labels = read_folders(folders, classes, how.size)
     training = None if test is None else len(labels[0])
     return _Samples(inputs, Targets(np.concatenate(labels), tuple(classes)), {}, training)
@@ -181,6 +195,13 @@ def _joined_tables(where: str, tables: Sequence[Table]) -> Table:
         if set(other) != set(first):
             differs = sorted(set(other) ^ set(first))
             raise DataError(f"{where}: training and test table differ in column {differs[0]!r}")
+    for column in first:
+        texts = {table[column].dtype.kind == "U" for table in tables}
+        if len(texts) > 1:
+            raise DataError(
+                f"{where}: column {column!r} is text in one table and numbers in the other; "
+                "training and test table need the same"
+            )
     return {column: _joined(where, [table[column] for table in tables]) for column in first}
 
 
@@ -251,8 +272,8 @@ def _split(where: str, samples: _Samples, how: ImportOptions) -> tuple[Ints, Int
     count = len(samples.inputs)
     if samples.training is not None:
         return np.arange(samples.training), np.arange(samples.training, count)
-    wanted = round(how.share * count)
-    if not 0 < how.share < 1 or not 0 < wanted < count:
+    wanted = round(how.share * count) if 0 < how.share < 1 else 0
+    if not 0 < wanted < count:
         raise DataError(
             f"{where}: a share of {how.share:g} of {count} samples leaves no sample for the "
             "training or the test set; give another --share, or --test (share=, test= in Python)"
@@ -263,8 +284,15 @@ def _split(where: str, samples: _Samples, how: ImportOptions) -> tuple[Ints, Int
     return train, np.setdiff1d(np.arange(count), train)
 
 
-def save_data(data: Dataset, path: Path) -> None:
-    """Write a data set as an .npz file that `data.name` reads."""
+def check_out(path: Path) -> None:
+    """Refuse a file that a data set cannot become, before anything is read."""
     if path.suffix != ".npz":
         raise ConfigError(f"{path}: expected a file that ends in .npz")
+    if not path.parent.is_dir():
+        raise ConfigError(f"{path}: there is no folder {path.parent}; create it, or name another")
+
+
+def save_data(data: Dataset, path: Path) -> None:
+    """Write a data set as an .npz file that `data.name` reads."""
+    check_out(path)
     write_npz(path, to_arrays(data))

@@ -13,7 +13,7 @@ from dystop.experiments.config import Experiment
 from dystop.sparse import Ints
 from dystop.training.adapters import Adapter, with_adapters
 from dystop.training.local_steps.privacy import Privacy
-from dystop.training.models.build import CustomModel, build_for
+from dystop.training.models.build import CustomModel, build_for, model_name
 from dystop.training.models.catalogue import usual_model
 from dystop.training.samples import Arrays, samples_of
 from dystop.training.saved import ModelCard, base_file, base_sha256, load_base
@@ -109,8 +109,19 @@ def make_module(
     module = build_for(name, kind, task.outputs(kind), experiment.seed, spec.folder)
     if spec.base:
         load_base(module, Path(spec.base), spec.base_sha256)
+    _check_finite(spec.base or model_name(name), module)
     adapter = adapter_of(experiment)
     return module if adapter is None else with_adapters(module, adapter, experiment.seed)
+
+
+def _check_finite(source: str, module: nn.Module) -> None:
+    """Refuse a model that has diverged before it is trained."""
+    for name, weights in module.named_parameters():
+        if not torch.isfinite(weights).all():
+            raise ConfigError(
+                f"model = {source!r}: {name} holds NaN or infinite values before the first round; "
+                "initialise it with finite numbers"
+            )
 
 
 def adapter_of(experiment: Experiment) -> Adapter | None:

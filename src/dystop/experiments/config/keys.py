@@ -24,6 +24,7 @@ class Key:
     allowed: str
     meaning: str
     is_optional: bool = False  # whether it may be unset
+    is_whole: bool = False  # whether its numbers are integers
 
 
 _WORDS = {int: "an integer", float: "a number", str: "text", bool: "true or false"}
@@ -66,6 +67,18 @@ def allowed(hint: Any) -> str:
     return _WORDS.get(hint, getattr(hint, "__name__", str(hint)))
 
 
+def _kinds(hint: Any) -> Iterator[Any]:
+    """Yield the plain types that an annotation allows; a list is one type."""
+    origin, inner = get_origin(hint), get_args(hint)
+    if origin is Annotated:
+        yield from _kinds(inner[0])
+    elif origin in (Union, types.UnionType):
+        for part in inner:
+            yield from _kinds(part)
+    else:
+        yield hint
+
+
 def keys_of(
     kind: type, prefix: str = "", *, sections: Mapping[str, type] | None = None
 ) -> Iterator[Key]:
@@ -87,7 +100,9 @@ def keys_of(
         else:
             meaning = field.metadata.get("meaning", "")
             is_optional = type(None) in get_args(hint)
-            yield Key(name, default_of(field), allowed(hint), meaning, is_optional)
+            numbers = {kind for kind in _kinds(hint) if kind in (int, float)}
+            default, words = default_of(field), allowed(hint)
+            yield Key(name, default, words, meaning, is_optional, is_whole=numbers == {int})
 
 
 def is_section(hint: Any) -> bool:

@@ -162,6 +162,9 @@ def executor_table(name: str, file: Path | None, words: Sequence[str]) -> dict[s
     return table
 
 
+_OR_FILE = " or FILE.npz ('dystop data import' makes one of a table or of images)"
+
+
 def _experiment_of(tree: Mapping[str, Any], source: Source) -> Experiment:
     """Validate all sections and check the names that refer to something."""
     mechanism = as_table(tree.get("mechanism", {}), "mechanism", source)
@@ -178,7 +181,7 @@ def _experiment_of(tree: Mapping[str, Any], source: Source) -> Experiment:
         area_m = yard_of(experiment.fleet.workers)
         experiment = replace(experiment, world=replace(experiment.world, area_m=area_m))
     if not experiment.data.name.endswith(".npz"):
-        check_name(source, "data.name", experiment.data.name, DATASETS, " or FILE.npz")
+        check_name(source, "data.name", experiment.data.name, DATASETS, _OR_FILE)
     _check_partition(experiment, source)
     if ":" not in experiment.model.name:
         also = " or package.module:factory"

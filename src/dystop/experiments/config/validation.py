@@ -100,9 +100,14 @@ def checked_tree(
 
 
 def _checked_value(given: object, key: Key, source: Source) -> Any:
-    """Refuse a date, and a number that is not finite unless the default is not finite either."""
+    """Refuse a date, and a number that is not finite unless the default is not finite either.
+
+    A number such as 1e3 is an integer where one is expected.
+    """
     if given == UNSET and key.is_optional:
         return None
+    if key.is_whole and isinstance(given, float) and given.is_integer():
+        return int(given)
     is_finite = not isinstance(key.default, float) or math.isfinite(key.default)
     try:
         json.dumps(given, allow_nan=not is_finite)
