@@ -169,8 +169,9 @@ def _vocabulary(where: Path | str, raw: Mapping[str, NDArray[Any]]) -> int:
 
 def _numbers(where: Path | str, raw: Mapping[str, NDArray[Any]], key: str) -> tuple[float, ...]:
     """Return an array as plain numbers."""
-    if raw[key].dtype.kind not in "iuf":
-        raise _unusable(where, f"{key} is {raw[key].dtype}", "numbers")
+    if raw[key].dtype.kind not in "iuf" or not np.isfinite(raw[key]).all():
+        wrong = f"{key} is {raw[key].dtype} {str(raw[key])[:40]}"
+        raise _unusable(where, wrong, "finite numbers")
     return tuple(np.ravel(raw[key]).astype(float).tolist())
 
 
