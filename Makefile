@@ -37,6 +37,9 @@ screenshots: $(STAMP) ## pictures of every page in an installed Chromium, into b
 chaos: $(STAMP) ## real processes under faults, about an hour; needs Linux, ethtool, nftables and ping
 	scripts/own_network.sh $(BIN)/python -m pytest -rs -m chaos tests/chaos tests/experiments/executors
 
+mutants: $(STAMP) ## wrong changes to the code, each of which some test must notice
+	$(BIN)/python scripts/mutants.py --jobs 3
+
 test-gpu: $(STAMP) ## the back ends on a real GPU against the CPU
 	TRITON_INTERPRET=0 $(BIN)/python -m pytest -W default tests/training/backends/test_cuda_device.py
 

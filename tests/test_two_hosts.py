@@ -96,7 +96,7 @@ def test_the_lesson(tmp_path, monkeypatch):
 
 
 def wait_for_line(log, text):
-    end = time.monotonic() + 60
+    end = time.monotonic() + 1200
     while text not in log.read_text():
         assert time.monotonic() < end, log.read_text()
         time.sleep(0.2)

@@ -32,7 +32,7 @@ def in_javascript(expression: str, values: list[object]) -> list[str]:
     script = f"import * as page from {json.dumps(common)};\n"
     script += f"console.log(JSON.stringify({json.dumps(values)}.map((v) => {expression})));"
     words = ["node", "--input-type=module", "-e", script]
-    done = subprocess.run(words, capture_output=True, text=True, timeout=60, check=True)
+    done = subprocess.run(words, capture_output=True, text=True, timeout=1200, check=True)
     return json.loads(done.stdout)
 
 

@@ -186,3 +186,13 @@ def test_settle_leaves_the_old_state_alone():
     settle(Bounded(), control, view_of(control), plan, outcome_of(plan))
     assert same(kept, (control.staleness, control.queue, control.version))
     assert len(control.pulls.keys) == 0
+
+
+def test_a_worker_that_failed_does_not_count_as_active():
+    control = control_of(Bounded(), staleness=np.array([2, 0, 1, 5]))
+    view = view_of(control)
+    plan, control = decide(Bounded(), control, view)
+    failed = replace(outcome_of(plan), failed=np.array([True]))
+    _, after = settle(Bounded(), control, view, plan, failed)
+    assert after.staleness.tolist() == [3, 1, 2, 6]
+    assert after.version.tolist() == control.version.tolist()

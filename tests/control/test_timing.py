@@ -9,6 +9,7 @@ from dystop.control.timing import (
     exchange_s,
     expected_exchange_s,
     idle_s,
+    remaining_compute_s,
     round_duration_s,
     timetable,
 )
@@ -244,3 +245,9 @@ def test_idle_seconds_by_hand():
     )
     away = np.array([1.0, 3.0, np.inf])
     assert idle_s("paper", paper, plan, link_s, away, np.zeros(2)) == pytest.approx(4.5)
+
+
+def test_remaining_training_by_hand():
+    # Under way for 2 s, just over, long over, and to begin in 3 s.
+    elapsed_s = np.array([2.0, 5.0, 9.0, -3.0])
+    assert remaining_compute_s(np.full(4, 5.0), elapsed_s).tolist() == [3, 0, 0, 8]

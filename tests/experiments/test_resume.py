@@ -145,7 +145,7 @@ def test_killed_from_outside_again_and_again(whole, tmp_path):
 
 
 def wait_for_lines(folder: Path, process: subprocess.Popen, lines: int) -> None:
-    end = time.monotonic() + 60
+    end = time.monotonic() + 1200
     while time.monotonic() < end and process.poll() is None:
         path = folder / "records.jsonl"
         if path.exists() and path.read_bytes().count(b"\n") >= lines:
@@ -164,7 +164,7 @@ def test_a_signal_saves_and_the_run_goes_on(whole, tmp_path, number):
     folder = out / "stopped"
     wait_for_lines(folder, process, 5)
     process.send_signal(number)
-    _, errors = process.communicate(timeout=60)
+    _, errors = process.communicate(timeout=1200)
     if process.returncode == 0:
         pytest.skip("the run was over before the signal arrived")
     assert process.returncode == 128 + number

@@ -178,3 +178,9 @@ def test_nothing_to_load(tmp_path):
 def test_what_cannot_be_kept_is_refused():
     with pytest.raises(TypeError, match="object"):
         checkpoint._pack(object(), "x", {})
+
+
+def test_a_run_that_goes_on_tests_when_it_is_due(tmp_path):
+    _, state = walk(dystop_parts(), 2)
+    checkpoint.save(tmp_path / "c", replace(state, next_evaluation_s=7.5))
+    assert checkpoint.load_newest(tmp_path / "c", CPU).state.next_evaluation_s == 7.5

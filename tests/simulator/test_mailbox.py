@@ -324,3 +324,14 @@ def test_the_estimate_of_memory_counts_snapshots_that_stay(name, copies):
     found = [line for line in built.memory.splitlines() if line.startswith("pushed models")]
     size = mailbox.SPARE * copies * built.components.trainer.size.row_bytes
     assert [" ".join(line.split()[-2:]) for line in found] == ([human(size)] if copies else [])
+
+
+def test_an_update_is_that_of_the_newest_training():
+    alone = Plan(ints([2]), no_links(), (mix(row(2, w2=1.0)),))
+    pull = Plan(
+        ints([0]),
+        links(ints([0]), ints([2]), delta=True),
+        (mix(row(0, w0=1.0, w2=1.0), kind="delta"),),
+    )
+    _, state = run_to_end(components_for(DeltaScript(plans=(alone, pull)), 3, stop=Stop(rounds=2)))
+    assert weights(state) == [5.0, 2.0, 6.0]  # 1 + 3, then + 1: the second 3 of worker 2 alone

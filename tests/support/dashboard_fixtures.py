@@ -77,8 +77,8 @@ def ask(server, path="/", method="GET", host=None, headers=(), body=None, connec
 
 
 def wait_for(condition):
-    """Wait up to ten seconds until a condition holds."""
-    end = time.monotonic() + 10
+    """Wait until a condition holds."""
+    end = time.monotonic() + 1200  # finds what hangs
     while not condition():
         assert time.monotonic() < end
         time.sleep(0.01)

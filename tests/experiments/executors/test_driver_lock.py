@@ -62,7 +62,7 @@ def test_a_dead_driver_of_this_host_is_replaced_without_waiting(tmp_path):
 
 def test_a_driver_keeps_its_lease(tmp_path, monkeypatch):
     monkeypatch.setattr(driver_lock, "BEAT_S", 0.01)
-    end = time.monotonic() + 60
+    end = time.monotonic() + 1200
     with DriverLock(tmp_path):
         while lease(tmp_path)["beats"] < 3:
             assert time.monotonic() < end

@@ -222,7 +222,7 @@ def test_killed_children_are_restarted(tmp_path, started):
             f"no new {name}",
             process,
         )
-    output, _ = process.communicate(timeout=60)
+    output, _ = process.communicate(timeout=LIMIT_S)
     assert process.returncode == 0, output
     assert "workers joining" in output
     data = open_run(folder)
@@ -251,7 +251,7 @@ def test_a_killed_and_interrupted_launcher_can_resume(tmp_path, started):
     assert not party_processes(folder)
     assert json.loads((folder / "run.json").read_text())["status"] == "interrupted"
     process = started("--resume", f"runs/{folder.name}", "--no-report", "--quiet")
-    output, _ = process.communicate(timeout=60)
+    output, _ = process.communicate(timeout=LIMIT_S)
     assert (process.returncode, output) == (0, "")
     assert [r.round for r in open_run(folder).records] == list(range(1, 61))
     assert check_run(folder) == []

@@ -185,7 +185,7 @@ def running_testbed():
     yield testbed
     testbed.close()
     failpoints.arm("")
-    until = time.monotonic() + 2.0
+    until = time.monotonic() + 1200
     while threading.active_count() > before and time.monotonic() < until:
         time.sleep(0.01)
     assert threading.active_count() <= before

@@ -6,7 +6,7 @@ import pytest
 
 from dystop.control.stopping import Stop
 from dystop.testbed.coordinator.message_check import implausible
-from dystop.testbed.protocol.messages import Mail, Reject, Rejected, Scored, Used
+from dystop.testbed.protocol.messages import Mail, Reject, Rejected, Report, Scored, Used
 from support.strategies import random_fleet
 from support.testbed.coordinator_fixtures import (
     QUICK,
@@ -233,3 +233,13 @@ def test_a_member_whose_messages_keep_failing_is_excluded(monkeypatch):
     harness.run(1200.0)
     assert harness.finished
     assert harness.machine.state.members.get("w03").state == "QUARANTINED"
+
+
+def test_a_transfer_has_a_largest_size():
+    fleet = random_fleet(3, 4)
+    most = 1000 * fleet.model_bytes + 2**20
+    for size, is_possible in [(most, True), (most + 1, False)]:
+        for entry in (Used(1, 0, 1, 1, "ab", size, 1.0), Rejected(1, 0, "norm", bytes=size)):
+            field = "used" if isinstance(entry, Used) else "rejected"
+            report = Report(1, "mixed", **{field: (entry,)})
+            assert (implausible(fleet, 1, 0, report, None) == "") == is_possible

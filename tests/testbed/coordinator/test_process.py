@@ -141,11 +141,11 @@ def test_malformed_messages_are_answered_and_then_end_the_session(setting):
     bad.closed = ends.append
     bad.start(run.process.address)
     thread = in_thread(run.process.run)
-    deadline = time.monotonic() + 5.0
+    deadline = time.monotonic() + 1200
     while not ends and time.monotonic() < deadline:
         time.sleep(0.01)
     run.process.interrupt()
-    thread.join(10.0)
+    thread.join(1200.0)
     assert ends
     assert all(b"complaint" in m for m in answers)
     assert good
@@ -155,7 +155,7 @@ def test_interrupt_ends_a_run_that_waits(setting):
     run = setting(setup_for("dystop", 3, 5, params=FAST))
     thread = in_thread(run.process.run)
     run.process.interrupt("enough")
-    thread.join(10.0)
+    thread.join(1200.0)
     assert (run.process.finish.reason, run.process.finish.code) == ("enough", 130)
 
 
@@ -285,7 +285,7 @@ def test_what_the_fleet_cannot_need_is_refused_before_it_is_read(setting, messag
     thread = in_thread(run.process.run)
     found = until(lambda: answers and run.process.incidents())
     run.process.interrupt()
-    thread.join(10.0)
+    thread.join(1200.0)
     assert found
     assert decode(answers[0], "worker").code == code
     assert [(e.member, e.kind) for e in run.process.incidents()] == [("w00", "bad_message")]

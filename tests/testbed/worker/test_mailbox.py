@@ -1,9 +1,18 @@
 """Passive orders, updates, the mailbox, and background pulls."""
 
+from dataclasses import replace
+
 import numpy as np
 
 from dystop.testbed.events import PullFailed, StartPull, StartTraining, Tick
 from dystop.testbed.protocol.messages import Execute, Join, Pull, Report, Row, Stage
+from dystop.testbed.worker.state import (
+    RunningTraining,
+    first_state,
+    mixed_passively,
+    training_finished,
+    training_started,
+)
 from support.testbed.worker_fixtures import WorkerHarness, ack_of, of, reports, sent
 
 
@@ -141,3 +150,15 @@ def test_background_mail_waits_for_the_current_order():
     harness.finish_pull(pull, 2, 2)
     np.testing.assert_allclose(harness.state.mixed, [1, 1])
     np.testing.assert_allclose(harness.state.published, [2, 2])
+
+
+def test_a_passive_mix_moves_a_model_and_leaves_its_update():
+    state = replace(first_state(np.zeros(2), np.zeros(0), deltas=True), published=np.ones(2))
+    training = RunningTraining(1, 1, 4, 1.0)
+    for before in (state, training_started(state, np.full(2, 3.0), training)):
+        after = mixed_passively(before, np.array([5.0, 7.0]), 2)
+        assert after.published.tolist() == [5, 7]
+        assert (after.published - after.start).tolist() == [1, 1]
+    ended = training_finished(after, np.full(2, 4.0), np.zeros(0), 3)
+    assert ended.published.tolist() == [8, 10]  # 4, and what the mix has added
+    assert (ended.published - ended.start).tolist() == [1, 1]

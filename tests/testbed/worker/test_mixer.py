@@ -142,6 +142,12 @@ def test_a_cap_on_weights():
                                rtol=1e-6)  # fmt: skip
 
 
+def test_a_cap_on_weights_below_zero():
+    row, other = Row((1, 2), (1.6, -0.6)), OWN + 1
+    capped = Mixer(Aggregation(), 0.25)
+    np.testing.assert_allclose(capped.mix_arrived(row, 1, OWN, {2: other}), OWN - 0.25, rtol=1e-6)
+
+
 def test_each_aggregator_by_hand():
     own = np.zeros(2, np.float32)
     models = {2: np.array([3, 4]), 3: np.array([0, 1]), 5: np.array([30, 40])}

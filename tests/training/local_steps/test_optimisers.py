@@ -242,3 +242,13 @@ def test_rows_of_a_job_keep_their_state():
     assert part.moments.tolist() == [[2.0], [0.0]]
     assert part.taken.tolist() == [2, 0]
     assert job.rows(np.arange(3)).moments is not None
+
+
+def test_a_penalty_pulls_parameters_towards_zero():
+    """One step under 0.3 / 2 |x|^2 subtracts the rate times 0.3 x, beside the gradient."""
+    plain = problem_of(nn.Sequential(nn.Flatten(), nn.Linear(36, 3)), [8])
+    job = job_of(plain, [0], [1])
+    begin, rate = job.models.clone(), plain.learning_rate * float(job.rates[0])
+    without = sequential.train(plain, job_of(plain, [0], [1])).models
+    penalised = sequential.train(replace(plain, l2=0.3), job).models
+    torch.testing.assert_close(without - penalised, rate * 0.3 * begin)

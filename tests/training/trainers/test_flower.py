@@ -131,7 +131,7 @@ def test_the_process_of_an_app_ignores_ctrl_c(tmp_path):
     child = subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
     assert read_frame(child.stdout) == ({"ready": True}, [])
     child.send_signal(signal.SIGINT)
-    child.communicate(timeout=60)  # its standard input ends
+    child.communicate(timeout=1200)  # its standard input ends
     assert child.returncode == 0
 
 
