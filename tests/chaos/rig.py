@@ -250,9 +250,8 @@ class Rig:
         if fault.kind == "kill_coordinator":
             name = COORDINATOR
         else:
-            running = [
-                n for n in self.names if self.supervisor.pid(n) and n not in self.setting.bad
-            ]
+            spared = {*self.setting.bad, *self.setting.hostile}
+            running = [n for n in self.names if self.supervisor.pid(n) and n not in spared]
             if not running:
                 self.after(0.5, lambda: self._inject(fault))
                 return

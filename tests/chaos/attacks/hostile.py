@@ -12,13 +12,18 @@ many seconds of processor time per second as an attack took.
 import sys
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from concurrent.futures import Future, InvalidStateError
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from dystop.testbed.protocol.messages import Peer
+from dystop.testbed.protocol.pulls import PullRequest
 from dystop.testbed.security import authority
 from dystop.testbed.security.identity import Identity
+from dystop.testbed.transport.interface import ServedModel
+from dystop.testbed.worker.model_server import PublishedModelServer
 from dystop.testbed.worker.process import WorkerProcess
 from dystop.testbed.worker.session_client import SessionClient
 
@@ -97,3 +102,38 @@ def change_messages(hostile: HostileWorker, change: Callable[[Any], Any]) -> Non
             send(self, message)
 
     SessionClient.send = changed  # type: ignore[method-assign]
+
+
+def change_served(
+    hostile: HostileWorker,
+    change: Callable[[PublishedModelServer, ServedModel], ServedModel],
+    spared: str = "",
+    keeps_version: bool = False,
+) -> None:
+    """Change every model that is served once the attack has begun.
+
+    Args:
+        hostile: The hostile worker.
+        change: Returns what is served in place of a model.
+        spared: A party that is served well.
+        keeps_version: Whether a request for the false version is answered as well.
+    """
+    requested = PublishedModelServer.requested
+
+    def lie(self: PublishedModelServer, name: str, request: PullRequest) -> Any:
+        if not hostile.began.is_set() or name == spared:
+            return requested(self, name, request)
+        if keeps_version:
+            request = replace(request, version=0, offset=0)
+        answer: Future[Any] = Future()
+
+        def pass_on(honest: Future[Any]) -> None:
+            with suppress(InvalidStateError):  # the peer is gone
+                served = honest.result()
+                is_model = isinstance(served, ServedModel)
+                answer.set_result(change(self, served) if is_model else served)
+
+        requested(self, name, request).add_done_callback(pass_on)
+        return answer
+
+    PublishedModelServer.requested = lie  # type: ignore[method-assign]

@@ -1,9 +1,6 @@
 """Members that lie about time, loss and versions; everything else that they do is right."""
 
 import itertools
-from collections.abc import Callable
-from concurrent.futures import Future, InvalidStateError
-from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
@@ -11,11 +8,10 @@ import numpy as np
 
 from dystop.testbed.protocol.messages import Report
 from dystop.testbed.protocol.payload import digest
-from dystop.testbed.protocol.pulls import PullRequest
 from dystop.testbed.transport.interface import ServedModel
 from dystop.testbed.worker.model_server import PublishedModelServer
 
-from .hostile import HostileWorker, attack, change_messages
+from .hostile import HostileWorker, attack, change_messages, change_served
 
 LONGEST_S = 1e9  # that a message allows
 ORDERS = 12  # answered with false seconds before the silence
@@ -75,7 +71,7 @@ def renumber(hostile: HostileWorker) -> None:
         header = replace(served.header, version=next(count), sha256=digest(parts), offset=0)
         return replace(served, header=header, parts=parts)
 
-    _change_served(hostile, changed, spared="observer" if hostile.argument == FAIR else "")
+    change_served(hostile, changed, spared="observer" if hostile.argument == FAIR else "")
 
 
 @attack
@@ -85,39 +81,4 @@ def huge_version(hostile: HostileWorker) -> None:
     def changed(server: PublishedModelServer, served: ServedModel) -> ServedModel:
         return replace(served, header=replace(served.header, version=LARGEST, offset=0))
 
-    _change_served(hostile, changed, keeps_version=True)
-
-
-def _change_served(
-    hostile: HostileWorker,
-    change: Callable[[PublishedModelServer, ServedModel], ServedModel],
-    spared: str = "",
-    keeps_version: bool = False,
-) -> None:
-    """Change every model that is served once the attack has begun.
-
-    Args:
-        hostile: The hostile worker.
-        change: Returns what is served in place of a model.
-        spared: A party that is served well.
-        keeps_version: Whether a request for the false version is answered as well.
-    """
-    requested = PublishedModelServer.requested
-
-    def lie(self: PublishedModelServer, name: str, request: PullRequest) -> Any:
-        if not hostile.began.is_set() or name == spared:
-            return requested(self, name, request)
-        if keeps_version:
-            request = replace(request, version=0, offset=0)
-        answer: Future[Any] = Future()
-
-        def pass_on(honest: Future[Any]) -> None:
-            with suppress(InvalidStateError):  # the peer is gone
-                served = honest.result()
-                is_model = isinstance(served, ServedModel)
-                answer.set_result(change(self, served) if is_model else served)
-
-        requested(self, name, request).add_done_callback(pass_on)
-        return answer
-
-    PublishedModelServer.requested = lie  # type: ignore[method-assign]
+    change_served(hostile, changed, keeps_version=True)

@@ -4,6 +4,7 @@ import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import Future
+from dataclasses import replace
 from typing import Any
 
 from dystop.testbed.protocol.pulls import PullBroken, PullRefused, PullRequest
@@ -11,10 +12,10 @@ from dystop.testbed.security.tls import channel_credentials
 from dystop.testbed.transport.admission import anyone
 from dystop.testbed.transport.grpc import GrpcTransport
 from dystop.testbed.transport.grpc_settings import PULL, client_options
-from dystop.testbed.transport.interface import PullTimeouts
+from dystop.testbed.transport.interface import PullTimeouts, ServedModel
 from dystop.testbed.worker.model_server import PublishedModelServer
 
-from .hostile import HostileWorker, attack
+from .hostile import HostileWorker, attack, change_served
 
 import grpc  # isort: skip
 
@@ -100,3 +101,13 @@ def pull_loop(hostile: HostileWorker) -> None:
             threading.Thread(target=pull_all, args=(transport,), daemon=True).start()
 
     hostile.thread(run)
+
+
+@attack
+def trickle(hostile: HostileWorker) -> None:
+    """Serve models at 50 bytes a second."""
+
+    def slowed(server: PublishedModelServer, served: ServedModel) -> ServedModel:
+        return replace(served, bytes_per_s=50.0)
+
+    change_served(hostile, slowed)
