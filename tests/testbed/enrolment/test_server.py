@@ -11,10 +11,18 @@ from typer.testing import CliRunner
 
 from dystop.cli.app import app
 from dystop.errors import ConfigError, TransportError
+from dystop.testbed.enrolment import server
 from dystop.testbed.enrolment.client import authority_at, join
 from dystop.testbed.enrolment.server import CALLS, MAX_BYTES, SERVICE, EnrolService
 from dystop.testbed.enrolment.tokens import TOKEN_S, WRONG_TRIES, make_token
-from dystop.testbed.security.authority import Issued, fingerprint, init, issue, load_identity
+from dystop.testbed.security.authority import (
+    Issued,
+    fingerprint,
+    init,
+    issue,
+    load_identity,
+    port_identity,
+)
 from dystop.testbed.transport import grpc_calls
 from dystop.testbed.transport.grpc_settings import client_options
 from support.testbed.half_open import half_open_calls
@@ -41,7 +49,7 @@ def serve(authority):
     running = []
 
     def start(folder=authority, clock=time.time):
-        service = EnrolService(folder, load_identity(folder, "coordinator"), clock)
+        service = EnrolService(folder, clock)
         running.append(service.start(ANYWHERE))
         return service
 
@@ -141,9 +149,10 @@ def test_the_token_is_not_sent_to_another_authority(tmp_path, authority, serve, 
 
 
 @pytest.mark.usefixtures("quick")
-def test_a_worker_cannot_act_as_the_coordinator(tmp_path, authority, ca):
+def test_a_worker_cannot_act_as_the_coordinator(tmp_path, authority, ca, monkeypatch):
     issue(authority, "w09")
-    service = EnrolService(authority, load_identity(authority, "w09")).start(ANYWHERE)
+    monkeypatch.setattr(server, "port_identity", lambda *_: load_identity(authority, "w09"))
+    service = EnrolService(authority).start(ANYWHERE)
     try:
         assert "another name" in refused(tmp_path, "w01", "word", ca, service.address)
     finally:
@@ -230,12 +239,11 @@ def test_a_half_open_call_ends(serve, ca, monkeypatch, caplog):
 
 
 def test_it_needs_the_authority_and_a_free_port(tmp_path, authority, serve):
-    identity = load_identity(authority, "coordinator")
     with pytest.raises(ConfigError, match="needs the authority's key"):
-        EnrolService(tmp_path, identity)
+        EnrolService(tmp_path)
     taken = serve().address
     with pytest.raises(TransportError, match="choose another --enrol"):
-        EnrolService(authority, identity).start(taken)
+        EnrolService(authority).start(taken)
 
 
 @pytest.mark.usefixtures("quick")
@@ -280,3 +288,9 @@ def test_the_commands(tmp_path, authority, serve, ca, monkeypatch):
     result = run(*there, input=word)
     assert result.exit_code == 0, result.output
     assert load_identity(Path("pki"), "w02").name == "w02"
+
+
+def test_the_port_shows_a_certificate_that_opens_no_session(authority):
+    shown = port_identity(authority, "coordinator")
+    assert not Issued(authority)("coordinator", shown.fingerprint)
+    assert shown.fingerprint != load_identity(authority, "coordinator").fingerprint

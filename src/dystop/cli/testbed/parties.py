@@ -66,8 +66,8 @@ def coordinator(  # noqa: PLR0913 - one for each option
         str,
         typer.Option(
             metavar="HOST:PORT",
-            help="Where new parties redeem tokens; off by default. Meanwhile this process can read "
-            "the authority's key, PKI/ca.key.",
+            help="Where new parties redeem tokens, served by a process of its own (dystop pki "
+            "serve); off by default.",
         ),
     ] = "",
     enrolment: Enrolment = None,

@@ -153,6 +153,35 @@ def tokens(
 
 
 @handle_errors
+def serve(
+    listen: Annotated[str, typer.Option(metavar="HOST:PORT", help="Where tokens are redeemed.")],
+    folder: Folder = _DEFAULT,
+) -> None:
+    """Let new parties redeem their tokens until this process is stopped.
+
+    `dystop coordinator --enrol` starts this command beside itself. No other process reads the key
+    of the authority.
+    """
+    check_installed()
+    import logging
+    import signal
+    import sys
+
+    from dystop.testbed.enrolment.server import EnrolService
+
+    logging.basicConfig(
+        level=logging.INFO, stream=sys.stderr, format="%(asctime)s %(levelname)s %(message)s"
+    )
+    service = EnrolService(folder).start(listen)
+    typer.echo(service.address)
+    sys.stdout.flush()
+    try:
+        signal.pause()
+    finally:
+        service.stop()
+
+
+@handle_errors
 def join(
     name: Name,
     token_file: Annotated[str, typer.Option(metavar="FILE", help="File with the token; -: stdin.")],
@@ -194,6 +223,7 @@ _COMMANDS: dict[str, Callable[..., None]] = {
     "list": listing,
     "token": token,
     "tokens": tokens,
+    "serve": serve,
     "join": join,
 }
 for _name, _command in _COMMANDS.items():

@@ -5,6 +5,7 @@ The other parties are in `dystop.experiments.testbed.parties`.
 
 import json
 import os
+import subprocess
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
@@ -12,10 +13,11 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any, Protocol, Self
+from typing import IO, Any, Protocol, Self
 
 from dystop.errors import ConfigError, DystopError, RunFolderError, StorageError
 from dystop.experiments.config import Experiment, read_experiment, to_tree
+from dystop.experiments.executors.processes import child_environment, dystop_command
 from dystop.experiments.folders.folder_kinds import writing
 from dystop.experiments.folders.late_scores import LateScoreLog
 from dystop.experiments.folders.record_log import RecordLog, RunLock, read_lines
@@ -64,9 +66,6 @@ from dystop.testbed.ledger.tables import restore
 from dystop.testbed.log_throttle import throttled_logger
 from dystop.testbed.transport.interface import Transport
 from dystop.world.trace import TRACE, without_repeats
-
-if TYPE_CHECKING:
-    from dystop.testbed.security.identity import Identity
 
 _LOG = throttled_logger(__name__)
 _PIECE_BYTES = 1 << 20  # of the trace, which a damaged file may have in one line
@@ -413,7 +412,7 @@ def serve_coordinator(
     run.health, run.watcher = options.health, watcher
     transport = GrpcTransport(identity, Issued(pki), run.experiment.testbed.limits)
     try:
-        with _accepting_new_workers(pki, identity, options.enrol):
+        with _accepting_new_workers(pki, options.enrol):
             return run.run(
                 transport, options.listen, lambda process: watch_revocations(pki, process)
             ).reason
@@ -422,16 +421,25 @@ def serve_coordinator(
 
 
 @contextmanager
-def _accepting_new_workers(pki: Path, identity: "Identity", address: str) -> Iterator[None]:
-    """Let new workers redeem their tokens while the block runs, if an address is given."""
+def _accepting_new_workers(pki: Path, address: str) -> Iterator[None]:
+    """Let new workers redeem their tokens while the block runs, if an address is given.
+
+    Another process does it: this one, which reads what strangers send for the whole run, never
+    reads the key of the authority.
+    """
     if not address:
         yield
         return
-    from dystop.testbed.enrolment.server import EnrolService
-
-    service = EnrolService(pki, identity).start(address)
-    _LOG.info("new workers can enrol on %s", service.address)
-    try:
-        yield
-    finally:
-        service.stop()
+    words = dystop_command("pki", "serve", "--folder", pki.absolute(), "--listen", address)
+    pipe, variables = subprocess.PIPE, child_environment()
+    with subprocess.Popen(words, stdin=pipe, stdout=pipe, env=variables, process_group=0) as child:
+        try:
+            listens = child.stdout.readline().decode().strip() if child.stdout else ""
+            if not listens:
+                error = ConfigError(f"--enrol {address}: the port for new workers does not open")
+                error.exit_code = child.wait() or error.exit_code
+                raise error
+            _LOG.info("new workers can enrol on %s", listens)
+            yield
+        finally:
+            child.terminate()

@@ -22,7 +22,7 @@ from cryptography.x509.oid import NameOID
 
 from dystop.errors import ConfigError, TransportError
 from dystop.storage import PRIVATE
-from dystop.testbed.enrolment.server import MAX_BYTES, SERVICE
+from dystop.testbed.enrolment.server import MAX_BYTES, SERVICE, SHOWN_NAME
 from dystop.testbed.security.files import checked_name, write_file
 from dystop.testbed.security.identity import (
     check_private,
@@ -34,7 +34,6 @@ from dystop.testbed.transport.grpc_settings import client_options, explain, spli
 
 import grpc  # isort: skip
 
-COORDINATOR = "coordinator"
 CONNECT_S, ANSWER_S = 2.0, 2.5
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 
@@ -122,7 +121,7 @@ def _call(address: str, root_pem: bytes, method: str, message: bytes) -> bytes:
     """Call one method of the coordinator; trust only a certificate under `root_pem`."""
     split_address(address)
     options = [
-        *client_options(COORDINATOR, 2 * ANSWER_S),
+        *client_options(SHOWN_NAME, 2 * ANSWER_S),
         ("grpc.max_receive_message_length", MAX_BYTES),
     ]
     with grpc.secure_channel(address, grpc.ssl_channel_credentials(root_pem), options) as channel:

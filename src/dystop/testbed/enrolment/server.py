@@ -1,10 +1,11 @@
 """The port where new workers exchange a token for a certificate; closed unless `--enrol` is given.
 
-The coordinator shows its certificate and a new worker has none yet, so this port is separate from
-the others. It has two methods. `Authority` returns the authority's certificate, which is public; a
-new worker compares its fingerprint before it sends its token. `Enrol` takes a token and a signing
-request. Size, rate and number of calls are limited before a message is read, for each address by
-itself: strangers who open calls and send nothing do not keep others out.
+It runs in a process of its own (`dystop pki serve`), the only one that reads the authority's key.
+A new worker has no certificate yet, so this port is separate from the others. It has two methods.
+`Authority` returns the authority's certificate, which is public; a new worker compares its
+fingerprint before it sends its token. `Enrol` takes a token and a signing request. Size, rate and
+number of calls are limited before a message is read, for each address by itself: strangers who open
+calls and send nothing do not keep others out.
 """
 
 import json
@@ -21,7 +22,8 @@ from urllib.parse import unquote
 from dystop.errors import ConfigError, DystopError, TransportError
 from dystop.testbed.enrolment.tokens import MAX_REQUEST_BYTES, WallClock, redeem
 from dystop.testbed.log_throttle import throttled_logger
-from dystop.testbed.security.identity import Identity, fingerprint
+from dystop.testbed.security.authority import port_identity
+from dystop.testbed.security.identity import fingerprint
 from dystop.testbed.security.tls import server_only_credentials
 from dystop.testbed.transport.grpc_calls import OpenCalls, Refused, Responses, ThreadPerCall
 from dystop.testbed.transport.grpc_settings import SESSIONS, listen_problem, split_address
@@ -30,6 +32,7 @@ import grpc  # isort: skip
 
 _LOG = throttled_logger(__name__)
 SERVICE = "dystop.Enrol"
+SHOWN_NAME = "coordinator"  # new workers compare this name before they send a token
 MAX_BYTES = 2 * MAX_REQUEST_BYTES  # of a message in either direction
 MAX_CALLS = 256  # open at once
 OPEN_CALLS = 4  # of one address
@@ -72,7 +75,7 @@ class AttemptLimiter:
 class EnrolService:
     """Listens for new workers from `start` to `stop`."""
 
-    def __init__(self, folder: Path, identity: Identity, clock: WallClock = time.time) -> None:
+    def __init__(self, folder: Path, clock: WallClock = time.time) -> None:
         """Take the folder of the authority, with its key.
 
         Raises:
@@ -83,7 +86,8 @@ class EnrolService:
                 f"--enrol needs the authority's key, {folder / 'ca.key'}; start without --enrol "
                 "and issue certificates where that key is"
             )
-        self._folder, self._identity, self._clock = folder, identity, clock
+        self._folder, self._clock = folder, clock
+        self._identity = port_identity(folder, SHOWN_NAME)
         self._limiter = AttemptLimiter(CALLS, WINDOW_S)
         self._calls, self._threads = OpenCalls(OPEN_CALLS), ThreadPerCall()
         self._signing = threading.Semaphore(SIGNERS)

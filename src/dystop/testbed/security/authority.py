@@ -25,6 +25,7 @@ from dystop.testbed.security.files import (
 from dystop.testbed.security.identity import (
     SKEW,
     Clock,
+    Identity,
     check_private,
     fingerprint,
     load_identity,
@@ -32,7 +33,16 @@ from dystop.testbed.security.identity import (
     utc_now,
 )
 
-__all__ = ["Issued", "certify", "fingerprint", "init", "issue", "load_identity", "revoke"]
+__all__ = [
+    "Issued",
+    "certify",
+    "fingerprint",
+    "init",
+    "issue",
+    "load_identity",
+    "port_identity",
+    "revoke",
+]
 
 CA_DAYS, DAYS = 3650, 90
 
@@ -77,6 +87,28 @@ def certify(
     clock: Clock = utc_now,
 ) -> bytes:
     """Sign a certificate for a public key and register its fingerprint; return the PEM text."""
+    cert = _signed(folder, name, public_key, days, clock)
+    with locked(folder / "issued.json"):
+        issued = read_register(folder / "issued.json")
+        issued[name] = [*issued.get(name, []), fingerprint(cert)]
+        write_register(folder / "issued.json", issued)
+    return cert
+
+
+def port_identity(folder: Path, name: str, clock: Clock = utc_now) -> Identity:
+    """Return a new identity for a port of the authority.
+
+    It shows the name that callers expect. It is on no allow list, so it opens no session.
+    """
+    key = ec.generate_private_key(ec.SECP256R1())
+    cert = _signed(folder, name, key.public_key(), CA_DAYS, clock)
+    ca_pem = (folder / "ca.crt").read_bytes()
+    return Identity(name, _key_pem(key), cert, ca_pem, fingerprint(cert))
+
+
+def _signed(
+    folder: Path, name: str, public_key: ec.EllipticCurvePublicKey, days: int, clock: Clock
+) -> bytes:
     ca_key, ca_cert = _authority(folder)
     builder = _dated(_subject(checked_name(name)), ca_cert.subject, days, clock)
     # gRPC compares the DNS name with the name that it calls. People and other tools read the URI.
@@ -89,12 +121,7 @@ def certify(
         .add_extension(_usage(signs=False), critical=True)
         .add_extension(x509.ExtendedKeyUsage(both), critical=False)
     )
-    cert = _pem(builder.sign(ca_key, hashes.SHA256()))
-    with locked(folder / "issued.json"):
-        issued = read_register(folder / "issued.json")
-        issued[name] = [*issued.get(name, []), fingerprint(cert)]
-        write_register(folder / "issued.json", issued)
-    return cert
+    return _pem(builder.sign(ca_key, hashes.SHA256()))
 
 
 def revoke(folder: Path, name: str, clock: Clock = utc_now) -> list[str]:
