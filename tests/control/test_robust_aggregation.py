@@ -45,8 +45,11 @@ def slow_clip(own, others, weights, radius):
 def slow_agree(own, others, weights, radius, losses, usual):
     wide = own.astype(float)
     out = wide.copy()
+    length = np.sqrt((wide**2).sum())
     for w, x, loss in zip(weights, others, losses, strict=True):
-        gap = x.astype(float) - wide
+        short = np.sqrt((x.astype(float) ** 2).sum())
+        is_stretched = length / 1e6 < short < length
+        gap = x.astype(float) * (length / short if is_stretched else 1.0) - wide
         far = np.sqrt((gap**2).sum())
         clipped = 1.0 if far <= radius else radius / far
         out += w * clipped * (1.0 if loss <= usual else (usual / loss) ** 2) * gap
@@ -55,6 +58,7 @@ def slow_agree(own, others, weights, radius, losses, usual):
 
 def agreed(own, others, weights, radius, losses, usual):
     """Mix under the rule `agree`, as simulator and testbed do."""
+    others = robust_aggregation.stretched(own, others)
     seen = robust_aggregation.Seen(robust_aggregation.distances(own, others), np.array(losses))
     new = robust_aggregation.robust_weights(
         robust_aggregation.Aggregation("agree"), weights, seen,
@@ -120,7 +124,8 @@ def test_agree(hood, radius, losses, usual):
     np.testing.assert_allclose(turned, got, rtol=1e-5, atol=1e-4)
     good = np.full(len(others), usual)
     np.testing.assert_array_equal(
-        agreed(*hood, radius, good, usual), robust_aggregation.clip(*hood, radius)
+        agreed(*hood, radius, good, usual),
+        robust_aggregation.clip(own, robust_aggregation.stretched(own, others), weights, radius),
     )
 
 

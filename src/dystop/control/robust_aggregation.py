@@ -5,7 +5,8 @@ arrived, and `weights` [K] are their weights. The weight of the own model is one
 
 Simulator and testbed use the same rules. `clip`, `agree` and `nearest` only change the weights of a
 row (`robust_weights`), from the distance of each model to the own one and from its loss on own
-samples. `trimmed` and `median` work on every coordinate (`trimmed`).
+samples; before that, `agree` stretches the models that are shorter than the own one
+(`stretch_factors`). `trimmed` and `median` work on every coordinate (`trimmed`).
 
 With the usual three or four neighbours `clip` and `agree` help; docs/results/robustness.md says
 against what. `trimmed` and `median` need about seven models before they can tell a corrupt model
@@ -32,6 +33,7 @@ Models = Sequence[Vector] | NDArray[np.float32]  # a list of vectors [P], or [K,
 
 RECENT = 20  # number of distances and of losses that a worker remembers
 COORDINATE_WISE = ("trimmed", "median")  # these rules ignore weights
+LONGEST = 1e6  # a shorter model has no direction to speak of
 _NUMBERS = 1 << 18  # numbers of all models in one block: 1 MB
 
 
@@ -42,7 +44,8 @@ class Aggregation:
     rule: Rule = param(
         "mean",
         "mean: the paper's; clip: self-centred clipping; agree: clipping by distance and by loss "
-        "on own samples; trimmed, median, nearest: robust with many neighbours",
+        "on own samples, after short models are stretched; trimmed, median, nearest: robust with "
+        "many neighbours",
     )
     clip_radius: Annotated[float, Ge(0)] = param(
         0.0, "clip, agree: radius; 0: running median of the distances"
@@ -97,6 +100,31 @@ def robust_weights(
         usual_loss = running_median(seen.loss) if usual.loss is None else usual.loss
         factor = factor * agreement(seen.loss, usual_loss)
     return weights * factor
+
+
+def stretch_factors(own_norm: float, norms: Floats) -> Floats:
+    """Return by how much each model is stretched to the length of the own one; longer ones stay.
+
+    A mean of models that differ is shorter than they are. An attacker that sends a shortened mean
+    looks usual by distance and by loss, and takes from its receivers what they have learned. What
+    is left of it after stretching is the direction, which is that of the honest mean.
+
+    >>> stretch_factors(2.0, np.array([1.0, 4.0, 0.0, np.inf])).tolist()
+    [2.0, 1.0, 1.0, 1.0]
+    """
+    factor = np.ones(len(norms))
+    short = (norms < own_norm) & (norms * LONGEST > own_norm)
+    factor[short] = own_norm / norms[short]
+    return factor
+
+
+def stretched(own: Vector, others: Models) -> list[Vector]:
+    """Return the other models; those that are shorter than the own one get its length."""
+    factors = stretch_factors(norm(own), np.array([norm(other) for other in others]))
+    return [
+        other if factor == 1 else other * np.float32(factor)
+        for other, factor in zip(others, factors.tolist(), strict=True)
+    ]
 
 
 def agreement(loss: Floats, usual: float | None) -> Floats:

@@ -59,6 +59,12 @@ def test_agree_holds_against_a_little_is_enough(calm):
     assert honest_accuracy("agree", "alie", 4.0) > calm - 0.03
 
 
+def test_agree_holds_against_a_shortened_mean(calm):
+    """Usual by distance and better than usual by loss; only the length tells."""
+    assert honest_accuracy("mean", "ipm-near", 2.0) < calm - 0.1
+    assert honest_accuracy("agree", "ipm-near", 2.0) > calm - 0.02
+
+
 # One round by hand ------------------------------------------------------------------------------
 
 

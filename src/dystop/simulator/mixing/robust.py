@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from dystop.control.aggregation import kept_coordinates, row_sums
+from dystop.control.aggregation import row_sums
 from dystop.control.robust_aggregation import (
     COORDINATE_WISE,
     RECENT,
@@ -20,6 +20,7 @@ from dystop.control.robust_aggregation import (
     Usual,
     robust_weights,
     running_median,
+    stretch_factors,
     trimmed,
 )
 from dystop.plan import Mix
@@ -52,21 +53,28 @@ def aggregated_rows(
     if aggregation.rule in COORDINATE_WISE:
         return _coordinate_wise(aggregation, models, stage, sources)
     weight, own = stage.weight.copy(), own_models(models, stage, sources)
+    stretch, mask = np.ones(len(weight)), _mask(models, stage)
+    scale = 1.0 if mask is None else math.sqrt(len(mask) / max(int(mask.sum()), 1))
     for row, node in enumerate(stage.receiver.tolist()):
         at, others = _received(models, stage, sources, row, own[row])
-        if len(at):
-            seen = _seen(aggregation, trainer, models, node, own[row], others)
-            if stage.mask is not None:  # scaled to full length, as the testbed's guard measures
-                seen = replace(seen, distance=seen.distance * _scale(stage.mask, own.shape[1]))
-            usual = _remember(models, node, seen)
-            weight[at] = robust_weights(aggregation, weight[at], seen, usual)
-    return _reweighted(models, stage, sources, weight, own)
+        if not len(at):
+            continue
+        apart = _distances(own[row], others) * scale  # as the testbed's guard measures
+        if aggregation.rule == "agree":
+            stretch[at], others = _stretched(own[row], others, mask)
+        seen = _seen(aggregation, trainer, models, node, own[row], others, scale)
+        usual = _remember(models, node, replace(seen, distance=apart))
+        weight[at] = robust_weights(aggregation, weight[at], seen, usual)
+    return _reweighted(models, stage, sources, weight, stretch, own)
 
 
 def _reweighted(
-    models: Models, stage: Mix, sources: Sources, weight: Floats, own: Tensor
+    models: Models, stage: Mix, sources: Sources, weight: Floats, stretch: Floats, own: Tensor
 ) -> Tensor:
-    """Return the rows with new weights; what is missing to the old sums goes to the own model."""
+    """Return the rows with new weights of models that are stretched.
+
+    What is missing to the old sums of weights goes to the own model.
+    """
     used = weight != 0  # the product must not read a model that is not finite
     sources = replace(
         sources,
@@ -76,7 +84,7 @@ def _reweighted(
     )
     missing = row_sums(stage, stage.weight) - row_sums(stage, weight)
     rest = upload(missing, own.device).to(own.dtype)[:, None] * own
-    mixed = mixed_rows(models, replace(stage, weight=weight), sources) + rest
+    mixed = mixed_rows(models, replace(stage, weight=weight * stretch), sources) + rest
     if stage.kind == "masked" and stage.mask is not None:
         mixed = torch.where(shared_mask(*stage.mask, models.latest), mixed, own)
     return mixed
@@ -95,9 +103,29 @@ def _received(
     return at, others
 
 
-def _scale(mask: tuple[int, float], width: int) -> float:
-    """Return by how much a distance on the kept coordinates grows at full length."""
-    return math.sqrt(width / max(int(kept_coordinates(*mask, width).sum()), 1))
+def _mask(models: Models, stage: Mix) -> Tensor | None:
+    """Return which coordinates a stage mixes, [W]; None: all."""
+    if stage.kind != "masked" or stage.mask is None:
+        return None
+    return shared_mask(*stage.mask, models.latest)
+
+
+def _stretched(own: Tensor, others: Tensor, mask: Tensor | None) -> tuple[Floats, Tensor]:
+    """Return the factors that stretch short models, [K], and the stretched models, [K, W].
+
+    Only the coordinates that are mixed count.
+    """
+    kept = slice(None) if mask is None else mask
+    norms = others[:, kept].double().norm(dim=1).cpu().numpy()
+    factor = stretch_factors(float(own[kept].double().norm()), norms)
+    longer = others * upload(factor, others.device).to(others.dtype)[:, None]
+    return factor, longer if mask is None else torch.where(mask, longer, own)
+
+
+def _distances(own: Tensor, others: Tensor) -> Floats:
+    """Return how far models are from the own one, [K]."""
+    distance: Floats = (others - own).double().norm(dim=1).cpu().numpy()
+    return distance
 
 
 def _seen(
@@ -107,9 +135,10 @@ def _seen(
     node: int,
     own: Tensor,
     others: Tensor,
+    scale: float,
 ) -> Seen:
     """Measure the models that one receiver got: distances, and losses if the rule needs them."""
-    distance = (others - own).double().norm(dim=1).cpu().numpy()
+    distance = _distances(own, others) * scale
     if aggregation.rule != "agree":
         return Seen(distance)
     return Seen(

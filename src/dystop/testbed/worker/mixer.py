@@ -106,12 +106,17 @@ class Mixer:
             return robust_aggregation.trimmed(voters or [own], share)
         theirs = [models[j] for j in others]
         distance = robust_aggregation.distances(own, theirs)
-        if whole is not None:  # scaled to full length, as the guard measures
-            distance = distance * math.sqrt(len(whole) / max(len(own), 1))
+        # Scaled to full length, as the guard measures.
+        scale = 1.0 if whole is None else math.sqrt(len(whole) / max(len(own), 1))
+        if radius is None:
+            radius = robust_aggregation.running_median(distance * scale)
+        if params.rule == "agree":
+            theirs = robust_aggregation.stretched(own, theirs)
+            distance = robust_aggregation.distances(own, theirs)
         loss = self._loss(theirs, whole, kept) if params.rule == "agree" else None
         usual = Usual(radius, robust_aggregation.running_median(self._losses))
         new = robust_weights(
-            params, np.array([weights[j] for j in others]), Seen(distance, loss), usual
+            params, np.array([weights[j] for j in others]), Seen(distance * scale, loss), usual
         )
         return robust_aggregation.mix_weighted(own, theirs, new)
 
