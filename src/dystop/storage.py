@@ -19,7 +19,14 @@ from pathlib import Path
 from typing import Any, Self
 
 from dystop.errors import DystopError, RunFolderError
-from dystop.foreign_files import JSON_BYTES, NO_WAIT, O_NOFOLLOW, open_regular, read_bounded
+from dystop.foreign_files import (
+    JSON_BYTES,
+    NO_WAIT,
+    O_NOFOLLOW,
+    check_bounds,
+    open_regular,
+    read_bounded,
+)
 from dystop.strict_json import parse_json
 
 PRIVATE = 0o600
@@ -287,10 +294,16 @@ def try_read_json(path: Path) -> dict[str, Any]:
     return {}
 
 
-def file_sha256(path: Path) -> str:
-    """Return the SHA-256 of a file, in hexadecimal; raise `RunFolderError` if it is unreadable."""
+def file_sha256(path: Path, most: int | None = None) -> str:
+    """Return the SHA-256 of a file, in hexadecimal.
+
+    Raises:
+        RunFolderError: It cannot be read, or has more than `most` bytes.
+    """
     try:
         with open_regular(path) as file:
+            if most is not None:
+                check_bounds(file, path, most)
             return hashlib.file_digest(file, "sha256").hexdigest()
     except OSError as error:
         raise RunFolderError(f"{path}: cannot be read: {error.strerror}") from None

@@ -7,12 +7,13 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from PIL import Image
+from PIL import EpsImagePlugin, Image
 from typer.testing import CliRunner
 
 from dystop.cli.app import app
 from dystop.data.importing import import_data, save_data
 from dystop.data.importing.features import features_of, scaled, targets_of
+from dystop.data.importing.images import read_folders
 from dystop.data.loading import load
 from dystop.data.table_files import read_table, write_table
 from dystop.errors import ConfigError, DataError
@@ -416,3 +417,17 @@ def test_bad_folders_of_images_are_named(change, how, facts):
     assert all(fact in str(caught.value) for fact in facts), str(caught.value)
     assert "BytesIO" not in str(caught.value)
     assert "BufferedReader" not in str(caught.value)
+
+
+def test_an_image_of_a_kind_that_starts_a_program_is_refused(tmp_path, monkeypatch):
+    """Pillow knows a file by its content, and hands PostScript to Ghostscript."""
+
+    def start(*_, **__):
+        raise AssertionError("Ghostscript would run")
+
+    monkeypatch.setattr(EpsImagePlugin, "Ghostscript", start)
+    (tmp_path / "a").mkdir()
+    file = tmp_path / "a" / "1.png"
+    Image.new("RGB", (4, 4)).save(file, format="EPS")
+    with pytest.raises(DataError, match=r"1\.png"):
+        read_folders([tmp_path], ["a"], (4, 4))

@@ -17,7 +17,9 @@ from typer.testing import CliRunner
 import dystop
 from dystop.cli import app
 from dystop.cli.progress import StudyWatcher
+from dystop.errors import TrustError
 from dystop.experiments.config import read_experiment
+from dystop.experiments.executors import Choice, choose, remember
 from dystop.experiments.executors.driver import run_study
 from dystop.experiments.executors.local import LocalExecutor
 from dystop.experiments.studies.study import create_study, open_study
@@ -323,3 +325,36 @@ def test_a_run_without_code_needs_no_key(tmp_path):
     done = call("run", "model.name=softmax", *SMALL, "--name", "it", "--no-report")
     assert done.exit_code == 0
     assert not (tmp_path / "me").exists()
+
+
+# Settings of engines ----------------------------------------------------------------------------
+
+
+def test_shell_lines_of_somebody_elses_study_do_not_run(me, tmp_path):
+    """`slurm.setup` is a list of shell lines, which a study keeps for the next driver."""
+    study = tmp_path / "study"
+    study.mkdir()
+    words = ['slurm.setup=["touch /tmp/x"]', "slurm.partition=gpu"]
+    choice = choose("slurm", None, words=words)
+    remember(study, choice)
+    assert choose("slurm", None, study=study).settings == choice.settings
+    assert choose("ray", None, study=study).settings == {}
+    become_somebody_else(me, tmp_path)
+    with pytest.raises(TrustError, match=r"executors\.json.*--trust"):
+        choose("slurm", None, study=study)
+    assert choose("slurm", None, study=study, trust=True).settings == choice.settings
+    mine = Choice("slurm", None, {"partition": "cpu"})
+    remember(study, mine)  # what somebody else has left is not signed along with it
+    assert choose("slurm", None, study=study).settings == mine.settings
+
+
+def test_an_engine_named_by_somebody_elses_run_folder_needs_a_yes(me, tmp_path):
+    folder = tmp_path / "run"
+    folder.mkdir()
+    (folder / "config.toml").write_text('[slurm]\nsetup = ["touch /tmp/x"]\n')
+    assert choose("slurm", None, folder / "config.toml").settings["setup"] == ["touch /tmp/x"]
+    (folder / "run.json").write_text("{}")
+    with pytest.raises(TrustError, match=r"slurm\.setup"):
+        choose("slurm", None, folder / "config.toml")
+    trusted = choose("slurm", None, folder / "config.toml", trust=True)
+    assert trusted.settings["setup"] == ["touch /tmp/x"]

@@ -15,6 +15,7 @@ from typer.testing import CliRunner
 
 from dystop.cli import app
 from dystop.errors import DystopError, RunFolderError
+from dystop.experiments.config import read_experiment
 from dystop.experiments.executors.driver import run_study
 from dystop.experiments.executors.local import LocalExecutor
 from dystop.experiments.folders.record_log import RecordTail
@@ -360,3 +361,17 @@ def test_a_terminal_gets_a_bar_for_the_study_and_one_per_run(monkeypatch):
         ("add", "study", 4), ("add", "a-s0", 9), ("update", "a-s0", 1), ("remove", "a-s0"),
         ("update", "study", 2),
     ]  # fmt: skip
+
+
+@pytest.mark.parametrize("where", ["plan", "run"])
+def test_a_configuration_of_gigabytes_is_not_read(tmp_path, where):
+    (experiment,) = [read_experiment(None, ["name=one"])]
+    study = create_study(tmp_path, "study", [experiment])
+    config = study.folder(experiment) / "config.toml"
+    config.parent.mkdir()
+    config.write_bytes(study.plan(experiment).read_bytes())
+    huge = study.plan(experiment) if where == "plan" else config
+    with huge.open("ab") as file:
+        file.truncate(1 << 43)  # a hole
+    with pytest.raises(RunFolderError, match=f"{huge.name}.*bytes"):
+        outline(study.path)

@@ -120,7 +120,7 @@ def advise(  # noqa: PLR0913 - every parameter is an option of the command
 
     check_target(target)
     given = list(words or [])
-    words, choice = choose_engine(given, on, jobs)
+    words, choice = choose_engine(given, on, jobs, trust=trust)
     file, keys = split_words(words)
     check_file(file, "advise", "")
     trials = Trials(file, keys, settings or [], trust)

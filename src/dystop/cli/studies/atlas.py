@@ -100,7 +100,7 @@ def atlas(  # noqa: PLR0913 - every parameter is an option of the command
     not reach the target. Rerun the command, or call 'dystop atlas ATLAS', to resume.
     """
     check_target(target)
-    words, choice = choose_engine(words or [], on, jobs)
+    words, choice = choose_engine(words or [], on, jobs, trust=trust)
     options = [x, y, mechanisms, seeds, turns, settings, name]
     allowed = "--target, --reached, --jobs, --on, --trust and --quiet"
     folder = study_named(words, options, "an atlas", allowed)

@@ -90,7 +90,7 @@ def compare(  # noqa: PLR0913 - every parameter is an option of the command
     command, or call 'dystop compare STUDY', to resume.
     """
     check_target(target)
-    words, choice = choose_engine(words or [], on, jobs)
+    words, choice = choose_engine(words or [], on, jobs, trust=trust)
     if path := study_named(words, [mechanisms, seeds, timing, settings, name is not None]):
         study = resume_study(path, choice, quiet=quiet, trust=trust)
     else:

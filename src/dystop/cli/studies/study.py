@@ -64,7 +64,9 @@ def _configurations_and_studies(folder: Path) -> list[str]:
     return files + [p.parent.name for p in folder.glob(f"*/{STUDY}")]
 
 
-def choose_engine(words: list[str], on: str, jobs: int | None) -> "tuple[list[str], Choice]":
+def choose_engine(
+    words: list[str], on: str, jobs: int | None, *, trust: bool = False
+) -> "tuple[list[str], Choice]":
     """Return the words about the experiments, and the engine that the others choose."""
     from dystop.experiments.config.tables import is_executor_word
     from dystop.experiments.executors import choose
@@ -74,7 +76,7 @@ def choose_engine(words: list[str], on: str, jobs: int | None) -> "tuple[list[st
     if file is not None and not os.path.isfile(file):
         file, study = None, file  # a study, or a mistake that is refused later
     settings = [word for word in words if is_executor_word(word)]
-    return own, choose(on, jobs, file, settings, study)
+    return own, choose(on, jobs, file, settings, study, trust=trust)
 
 
 def find_or_create(

@@ -61,7 +61,7 @@ def sweep(  # noqa: PLR0913 - every parameter is an option of the command
     over the values, and results.csv. Rerun the command, or call 'dystop sweep SWEEP', to resume.
     """
     check_target(target)
-    words, choice = choose_engine(words or [], on, jobs)
+    words, choice = choose_engine(words or [], on, jobs, trust=trust)
     if path := study_named(words, [over, seeds, name is not None]):
         resume_study(path, choice, quiet=quiet, trust=trust)
     else:

@@ -18,6 +18,7 @@ Size = tuple[int, int]  # height, width
 ENDINGS = (
     ".bmp", ".gif", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp",
 )  # fmt: skip
+_FORMATS = ("BMP", "GIF", "JPEG", "PNG", "PPM", "TIFF", "WEBP")  # not EPS, which starts a program
 _GREY, _WIDE = ("1", "L", "LA"), ("I", "F")  # modes of Pillow; those of more than 8 bits begin so
 _ADVICE = "Replace or remove the file"
 _PIXEL_BYTES = 10  # of the decoded image, its colours and their place in the array, at worst
@@ -68,7 +69,7 @@ def _open(path: Path, size: Size | None = None, *, load: bool = True) -> Any:
     from PIL import Image, UnidentifiedImageError
 
     try:
-        with open_regular(path, follow=True) as file, Image.open(file) as image:
+        with open_regular(path, follow=True) as file, Image.open(file, formats=_FORMATS) as image:
             if load:
                 image.load()
             return image if size is None else image.resize((size[1], size[0]))

@@ -30,7 +30,7 @@ from dystop.experiments.config.validation import (
     wrong,
 )
 from dystop.experiments.folders.run_folder import CONFIG, name_problem, open_run
-from dystop.experiments.folders.trust import names_code, with_folder
+from dystop.experiments.folders.trust import check_code, names_code, with_folder
 from dystop.mechanisms import MECHANISMS
 from dystop.params import flatten
 from dystop.training.models.catalogue import MODELS
@@ -145,14 +145,20 @@ def _with_reading(tree: Mapping[str, Any], explicit: set[str], source: Source) -
     return tree
 
 
-def executor_table(name: str, file: Path | None, words: Sequence[str]) -> dict[str, Any]:
+def executor_table(
+    name: str, file: Path | None, words: Sequence[str], *, trust: bool = False
+) -> dict[str, Any]:
     """Return the table of an executor: the file's, then words such as "slurm.partition=gpu".
 
     Raises:
         ConfigError: The table is none, or a word sets a key of another executor.
+        TrustError: The file lies in a folder of somebody else: the table holds shell lines.
     """
-    tree = {} if file is None else parse_file(file)[1]
+    content, tree = (b"", {}) if file is None else parse_file(file)
     table = dict(as_table(tree.get(name, {}), name, Source(str(file))))
+    if file is not None and table:
+        code = {f"{name}.{key}": str(value) for key, value in sorted(table.items())}
+        check_code(file, content, code, trust=trust)
     for word in words:
         key, value = split_override(word, COMMAND_LINE)
         owner, _, inside = key.partition(".")

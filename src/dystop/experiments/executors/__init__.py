@@ -20,9 +20,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dystop.errors import ConfigError, nearest
+from dystop.errors import ConfigError, TrustError, nearest
 from dystop.experiments.executors.executor import Executor
 from dystop.experiments.folders.folder_kinds import writing
+from dystop.experiments.folders.trust import SIGNATURE, is_proof, proof_of
 from dystop.storage import try_read_json, write_atomic
 
 if TYPE_CHECKING:
@@ -95,6 +96,8 @@ def choose(
     file: Path | None = None,
     words: Sequence[str] = (),
     study: Path | None = None,
+    *,
+    trust: bool = False,
 ) -> Choice:
     """Return the choice that the command line makes.
 
@@ -104,20 +107,45 @@ def choose(
         file: A configuration file, which may hold the table of the engine.
         words: Words that set keys of the engine, as in slurm.partition=gpu.
         study: A study that is resumed: the settings of its last driver are the defaults.
+        trust: Take settings from a study or a run folder of somebody else, too.
+
+    Raises:
+        TrustError: They are somebody else's: settings of an engine hold shell lines and addresses.
     """
     from dystop.experiments.config.read import executor_table
 
     name = Choice(on).table
-    remembered = {} if study is None else try_read_json(study / REMEMBERED).get(name)
-    table = executor_table(name, file, words)
-    return Choice(on, jobs, {**(remembered if isinstance(remembered, dict) else {}), **table})
+    remembered = {} if study is None else _remembered(study / REMEMBERED, name, trust=trust)
+    return Choice(on, jobs, {**remembered, **executor_table(name, file, words, trust=trust)})
+
+
+def _remembered(file: Path, name: str, *, trust: bool) -> dict[str, Any]:
+    """Return the settings of an engine that the last driver of a study has left."""
+    tree = try_read_json(file)
+    proof, table = tree.pop(SIGNATURE, ""), tree.get(name)
+    if not isinstance(table, dict) or not table:
+        return {}
+    if trust or is_proof(_signed_part(tree), proof):
+        return table
+    raise TrustError(
+        f"{file}: settings of {name}, which may run commands, and nothing shows that you wrote "
+        f"them on this machine. Read them. Repeat the command with --trust, or remove the file "
+        f"and give the settings again, as in {name}.KEY=VALUE"
+    )
+
+
+def _signed_part(tree: Mapping[str, Any]) -> bytes:
+    return json.dumps(tree, sort_keys=True).encode()
 
 
 def remember(study: Path, choice: Choice) -> None:
     """Keep the settings of an engine with the study, for the command that resumes it."""
     known = try_read_json(study / REMEMBERED)
-    if choice.settings and known.get(choice.table) != choice.settings:
-        content = {**known, choice.table: dict(choice.settings)}
+    proof = known.pop(SIGNATURE, "")
+    is_own = is_proof(_signed_part(known), proof)
+    if choice.settings and (not is_own or known.get(choice.table) != choice.settings):
+        content: dict[str, Any] = {**(known if is_own else {}), choice.table: dict(choice.settings)}
+        content |= proof_of(_signed_part(content))
         with writing(study):
             write_atomic(study / REMEMBERED, (json.dumps(content, indent=2) + "\n").encode())
 

@@ -370,7 +370,7 @@ def _read_fleet(path: Path) -> dict[str, Any]:
 def check_config(run: RunData, start: str) -> None:
     """Refuse a configuration that was changed; `start` is the command that starts a new run."""
     file, noted = run.path / CONFIG, run.info.get(_CONFIG_SHA256)
-    if noted not in (None, file_sha256(file)):
+    if noted not in (None, file_sha256(file, JSON_BYTES)):
         raise RunFolderError(
             f"{file}: was changed after the run began; a run can only be resumed with its original "
             f"settings. Restore the file, or start a new run with: {start} "

@@ -141,22 +141,28 @@ def signature_of(content: bytes, tables: Mapping[str, Any]) -> dict[str, str]:
 
     It is empty, too, where the user has no folder for the key: then `--trust` is needed later.
     """
-    if not names_code(tables):
-        return {}
+    return proof_of(content) if names_code(tables) else {}
+
+
+def proof_of(content: bytes) -> dict[str, str]:
+    """Return the entry that proves that this user wrote some content; empty without a key."""
     with suppress(OSError):
         return {SIGNATURE: _signature(content, _create_key())}
     return {}
 
 
+def is_proof(content: bytes, noted: object) -> bool:
+    """Return whether an entry proves that this user wrote some content."""
+    try:
+        return hmac.compare_digest(_signature(content, _read_key()), str(noted))
+    except (OSError, TypeError):
+        return False
+
+
 def is_own(file: Path, content: bytes) -> bool:
     """Return whether the user wrote this file, or created the folder that it lies in."""
     noted = noted_signature(file)
-    if noted is None:
-        return True
-    try:
-        return hmac.compare_digest(_signature(content, _read_key()), noted)
-    except (OSError, TypeError):
-        return False
+    return noted is None or is_proof(content, noted)
 
 
 def _signature(content: bytes, key: bytes) -> str:

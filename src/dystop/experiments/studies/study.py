@@ -39,7 +39,7 @@ from dystop.experiments.folders.run_folder import (
     not_created,
 )
 from dystop.experiments.folders.trust import PLAN, signature_of
-from dystop.foreign_files import folder_within, refuse_links
+from dystop.foreign_files import JSON_BYTES, folder_within, refuse_links
 from dystop.params import flatten
 from dystop.storage import file_sha256, read_json, write_atomic
 from dystop.training.tasks.catalogue import OWN_MODEL
@@ -193,7 +193,11 @@ def outline(path: Path) -> StudyOutline:
 
 def _check_planned(study: StudyOutline, plan: Path, config: Path) -> None:
     """Refuse a run whose settings are not those that the study has planned for its folder."""
-    if not plan.is_file() or not config.is_file() or file_sha256(plan) == file_sha256(config):
+    if (
+        not plan.is_file()
+        or not config.is_file()
+        or file_sha256(plan, JSON_BYTES) == file_sha256(config, JSON_BYTES)
+    ):
         return
     planned, ran = map(_settings, (plan, config))
     if differences := sorted(_other_settings(planned, ran)):
