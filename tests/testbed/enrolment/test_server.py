@@ -218,6 +218,17 @@ def test_sizes_and_rates_are_bounded(serve, ca):
 
 
 @pytest.mark.usefixtures("quick")
+def test_a_right_token_is_good_behind_an_address_that_asked_too_often(
+    tmp_path, authority, serve, ca
+):
+    address, token = serve().address, make_token(authority, "w08")
+    for _ in range(CALLS):
+        call(address, ca, "Authority", b"")
+    assert "too many requests" in refused(tmp_path, "w08", "word", ca, address)
+    join(tmp_path, "w08", token, ca, address)
+
+
+@pytest.mark.usefixtures("quick")
 def test_half_open_calls_of_strangers_keep_nobody_else_out(tmp_path, authority, serve, ca):
     address = serve().address
     proxy = Proxy(address, source="127.0.0.2")

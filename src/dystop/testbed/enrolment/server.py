@@ -20,7 +20,7 @@ from typing import Any
 from urllib.parse import unquote
 
 from dystop.errors import ConfigError, DystopError, TransportError
-from dystop.testbed.enrolment.tokens import MAX_REQUEST_BYTES, WallClock, redeem
+from dystop.testbed.enrolment.tokens import MAX_REQUEST_BYTES, WallClock, is_valid, redeem
 from dystop.testbed.log_throttle import throttled_logger
 from dystop.testbed.security.authority import port_identity
 from dystop.testbed.security.identity import fingerprint
@@ -125,14 +125,18 @@ class EnrolService:
         self._calls.close()
 
     def _authority(self, requests: Iterator[bytes], context: Any) -> Responses:
-        self._admitted_request(requests, context)
+        self._check_rate(_address_of_call(context))
+        self._read(requests, context)
         yield self._identity.ca_pem
 
     def _enrol(self, requests: Iterator[bytes], context: Any) -> Responses:
-        found = _request(self._admitted_request(requests, context))
+        address = _address_of_call(context)
+        found = _request(self._read(requests, context))
+        if found is None or not is_valid(self._folder, found[0], self._clock):
+            self._check_rate(address)  # a right token is good even if others share its address
         if found is None:
             raise Refused(grpc.StatusCode.INVALID_ARGUMENT, "not a request for a certificate")
-        yield self._certificate(*found, _address_of_call(context))
+        yield self._certificate(*found, address)
 
     def _certificate(self, token: str, request: bytes, address: str) -> bytes:
         """Return a new certificate for a good token; refuse any other."""
@@ -150,12 +154,15 @@ class EnrolService:
         answer = {"certificate": cert.decode(), "authority": self._identity.ca_pem.decode()}
         return json.dumps(answer).encode()
 
-    def _admitted_request(self, requests: Iterator[bytes], context: Any) -> bytes:
-        """Return the request of a call; refuse the call if its address had too many."""
-        address = _address_of_call(context)
+    def _check_rate(self, address: str) -> None:
+        """Count a call; refuse it if its address had too many."""
         if not self._limiter(address):
             text = f"too many requests; wait {WINDOW_S:.0f} s"
             raise Refused(grpc.StatusCode.RESOURCE_EXHAUSTED, text)
+
+    def _read(self, requests: Iterator[bytes], context: Any) -> bytes:
+        """Return the request of a call."""
+        address = _address_of_call(context)  # a call that has ended has none
         raw = self._calls.request(requests, context)
         if raw is None:
             _LOG.warning("enrolment: %s opened a call and sent no request", address)

@@ -85,6 +85,11 @@ def redeem(
         return certify(folder, entry["name"], key, clock=lambda: datetime.fromtimestamp(now, UTC))
 
 
+def is_valid(folder: Path, token: str, clock: WallClock = time.time) -> bool:
+    """Return whether a token can be redeemed now; it is not used up."""
+    return _find_entry(_register(folder), token, clock()) is not None
+
+
 def _register(folder: Path) -> dict[str, Any]:
     return {"tokens": {}, "wrong": {}, **read_register(folder / _FILE)}
 
