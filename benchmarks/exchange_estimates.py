@@ -17,7 +17,7 @@ from dystop.experiments.building import build
 from dystop.experiments.config import read_experiment
 from dystop.mechanisms import DySTop
 from dystop.simulator import no_round, run_rounds
-from dystop.simulator.loop import begin
+from dystop.simulator.round import begin
 
 ESTIMATES = ("kth", "ranked", "max", "last")
 WORDS = [

@@ -19,7 +19,7 @@ import torch
 from dystop.control.compression import Compressor
 from dystop.experiments.building import build
 from dystop.experiments.config import read_experiment
-from dystop.simulator.loop import begin, simulate
+from dystop.simulator.round import begin, simulate
 from dystop.training.problem import Trained
 from dystop.training.trainer import Trainer
 

@@ -37,7 +37,7 @@ from dystop.bench.settings import DEVICE, Settings, Work, experiment
 from dystop.bench.waves import FREE_RUNNING, MECHANISMS, HostClock, Run
 from dystop.experiments.building import build
 from dystop.simulator import no_round, run_rounds
-from dystop.simulator.loop import begin
+from dystop.simulator.round import begin
 from dystop.simulator.state import Components
 from dystop.training.device import pick_device
 from dystop.training.problem import Trained

@@ -24,7 +24,7 @@ from dystop.experiments.building import build
 from dystop.experiments.config import Experiment
 from dystop.experiments.reproduce.campaigns import CAMPAIGNS, experiments
 from dystop.simulator import no_round, run_rounds
-from dystop.simulator.loop import begin
+from dystop.simulator.round import begin
 
 Row = dict[str, str]
 

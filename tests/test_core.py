@@ -14,7 +14,7 @@ import pytest
 from dystop.experiments.building import build
 from dystop.experiments.config import read_experiment
 from dystop.simulator import run_rounds
-from dystop.simulator.loop import begin
+from dystop.simulator.round import begin
 from support import core_run
 
 MECHANISMS = ("dystop", "matcha")
@@ -41,6 +41,7 @@ def product(mechanism):
         "data.name=synthetic",
         "data.phi=0.5",
         "data.partition=dirichlet",
+        "world.area_m=[100,100]",
         f"data.synthetic.train={core_run.TRAIN}",
         f"data.synthetic.test={core_run.TEST}",
         "model.name=softmax",

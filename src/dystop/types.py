@@ -326,6 +326,7 @@ class Capabilities:
     signed_rows: bool = False  # mixing weights may be negative
     doubly_stochastic: bool = False  # mixing keeps the mean of all models
     budgeted: bool = False  # no node exceeds its bandwidth budget
+    compensates: bool = False  # rows correct updates for their age, so starts of trainings are kept
     queue_bound: float | None = None  # staleness bound of the virtual queues; None: empty queues
 
 

@@ -17,7 +17,7 @@ from dystop.bench.training import evaluation_step
 from dystop.errors import DystopError
 from dystop.experiments.building import build
 from dystop.report.figures.costs import cost_models, cost_workers
-from dystop.simulator.loop import begin, simulate
+from dystop.simulator.round import begin, simulate
 from dystop.training.memory import MemoryEstimate
 from support.bench_fixtures import CPU
 

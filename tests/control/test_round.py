@@ -1,4 +1,4 @@
-"""One round from the coordinator's side (alg:dystop): build the view, decide, settle."""
+"""One round from the coordinator's side (alg:dystop): build the view, decide, advance, record."""
 
 import math
 from dataclasses import dataclass, replace
@@ -8,10 +8,11 @@ import numpy as np
 import pytest
 
 from dystop.control.round import (
+    advance,
     build_view,
     decide,
     initial_state,
-    settle,
+    record_of,
     with_score,
     with_topology,
 )
@@ -52,6 +53,11 @@ def view_of(control, n=4):
         staleness=control.staleness,
         queue=control.queue,
     )
+
+
+def settle(mechanism, control, view, plan, outcome, frozen=None):
+    after = advance(mechanism, control, view, plan, outcome, frozen)
+    return record_of(control, after, view, plan, outcome), after
 
 
 def outcome_of(plan, lost=None):

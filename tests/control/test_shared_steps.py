@@ -3,12 +3,12 @@
 import pytest
 
 from dystop.mechanisms import DySTop
-from dystop.simulator import loop
+from dystop.simulator import round as simulated
 from dystop.testbed.coordinator import rounds
 from support.engine_fixtures import components_for, run_to_end
 from support.testbed.coordinator_fixtures import play as play_testbed
 
-STEPS = ("build_view", "decide", "settle")
+STEPS = ("build_view", "decide", "advance", "record_of")
 ROUNDS = 3
 
 
@@ -25,7 +25,7 @@ def calls(monkeypatch):
 
         return call
 
-    for shell in (loop, rounds):
+    for shell in (simulated, rounds):
         for name in STEPS:
             monkeypatch.setattr(shell, name, recorded(name, getattr(shell, name)))
     return taken
@@ -40,14 +40,16 @@ def run_testbed():
 
 
 @pytest.mark.parametrize("run", [run_simulator, run_testbed])
-def test_every_round_is_viewed_decided_and_settled(run, calls):
+def test_every_round_is_viewed_decided_advanced_and_recorded(run, calls):
     run()
     assert [name for name, *_ in calls] == list(STEPS) * ROUNDS
     steps = iter(calls)
-    for t, (viewed, decided, settled) in enumerate(zip(steps, steps, steps, strict=True), 1):
-        view, (plan, control) = viewed[2], decided[2]
-        record, after = settled[2]
+    groups = zip(steps, steps, steps, steps, strict=True)
+    for t, (viewed, decided, advanced, recorded) in enumerate(groups, 1):
+        view, (plan, control), after = viewed[2], decided[2], advanced[2]
         assert decided[1][2] is view
-        assert settled[1][1] is control
-        assert settled[1][3] is plan
-        assert (view.t, settled[1][2].t, record.round, after.t) == (t, t, t, t + 1)
+        assert advanced[1][1] is control
+        assert advanced[1][3] is plan
+        assert recorded[1][0] is control
+        assert recorded[1][3] is plan
+        assert (view.t, advanced[1][2].t, recorded[2].round, after.t) == (t, t, t, t + 1)

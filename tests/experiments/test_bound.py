@@ -23,7 +23,7 @@ from dystop.experiments.building import build
 from dystop.experiments.config import read_experiment
 from dystop.experiments.folders.run_folder import open_run
 from dystop.report.figures.analysis import bound_figure
-from dystop.simulator.loop import begin
+from dystop.simulator.round import begin
 from dystop.theory import convex
 
 CONVEX = [

@@ -12,8 +12,8 @@ from dystop.experiments.building import build
 from dystop.experiments.config import read_experiment
 from dystop.experiments.folders.run_folder import open_run
 from dystop.experiments.testbed.parts import observer_parts, worker_parts
-from dystop.simulator.loop import begin, simulate
 from dystop.simulator.pipeline import simulate_ahead
+from dystop.simulator.round import begin, simulate
 from dystop.testbed.events import StartTraining
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "optimisers.toml"

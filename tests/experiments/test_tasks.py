@@ -37,7 +37,7 @@ SHORT = ["fleet.workers=4", "stop.rounds=4", "evaluate.every_rounds=2", "trainin
 def records_of(words, path):
     experiment = read_experiment(None, [*words, *SHORT, f"training.path={path}"])
     from dystop.simulator import run_rounds
-    from dystop.simulator.loop import begin
+    from dystop.simulator.round import begin
 
     components = build(experiment).components
     assert components.trainer.path == path

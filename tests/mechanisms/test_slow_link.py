@@ -9,7 +9,7 @@ from statistics import mean
 
 import numpy as np
 
-from dystop.control.round import build_view, decide, initial_state, settle
+from dystop.control.round import advance, build_view, decide, initial_state
 from dystop.control.timing import timetable
 from dystop.mechanisms.dystop import DySTop
 from dystop.sparse import graph_of_sorted
@@ -49,7 +49,7 @@ def durations(mechanism, seed):
             table.duration_s, table.comm_s, LINK_S * shares, np.zeros(len(links), np.int64), none,
             np.zeros(len(active)), 0, active=active, dst=links.dst, src=links.src,
         )  # fmt: skip
-        _, control = settle(mechanism, control, view, plan, outcome)
+        control = advance(mechanism, control, view, plan, outcome)
         left_s = np.maximum(left_s - table.duration_s, 0.0)
         left_s[active] = full_s[active]
         seconds.append(table.duration_s)

@@ -16,8 +16,8 @@ from dystop.errors import RunFolderError
 from dystop.mechanisms import DySTop
 from dystop.plan import Plan, links, mix_of
 from dystop.simulator import checkpoint
-from dystop.simulator.loop import begin, simulate
 from dystop.simulator.params import EngineParams
+from dystop.simulator.round import begin, simulate
 from dystop.sparse import ints
 from dystop.world import WorldParams
 from support.engine_fixtures import DeltaScript, components_for

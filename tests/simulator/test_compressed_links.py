@@ -12,7 +12,7 @@ from dystop.experiments.config import read_experiment
 from dystop.mechanisms import MECHANISMS
 from dystop.plan import Plan, links, mix_of
 from dystop.simulator import checkpoint, no_round, run_rounds
-from dystop.simulator.loop import begin, simulate
+from dystop.simulator.round import begin, simulate
 from dystop.sparse import ints
 from support.engine_fixtures import AddingTrainer, DeltaScript, Script, components_for, run_to_end
 from support.unstable_world import ENGINES, UNSTABLE_WORLD

@@ -17,8 +17,8 @@ from dystop.mechanisms import MECHANISMS
 from dystop.plan import Plan, links, mix_of, no_links
 from dystop.simulator import checkpoint
 from dystop.simulator.evaluation import evaluation_models
-from dystop.simulator.loop import begin, simulate
 from dystop.simulator.params import EngineParams
+from dystop.simulator.round import begin, simulate
 from dystop.sparse import ints
 from support.engine_fixtures import AddingTrainer, Script, components_for, run_to_end
 from support.unstable_world import ENGINES, UNSTABLE_WORLD

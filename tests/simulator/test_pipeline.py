@@ -13,8 +13,8 @@ from dystop.experiments.config import read_experiment
 from dystop.experiments.folders.run_folder import open_run
 from dystop.mechanisms import MECHANISMS, DySTop
 from dystop.simulator import checkpoint, no_round, pipeline, run_rounds
-from dystop.simulator.loop import begin, simulate
 from dystop.simulator.params import EngineParams
+from dystop.simulator.round import begin, simulate
 from dystop.training.trainer import Trainer
 from dystop.world import WorldParams
 from support import crashing_child

@@ -11,8 +11,8 @@ from dystop.mechanisms import MECHANISMS
 from dystop.record import SCORE
 from dystop.simulator import is_pipelined, run_rounds
 from dystop.simulator.checkpoint import load_newest, save
-from dystop.simulator.loop import begin, simulate
 from dystop.simulator.params import EngineParams
+from dystop.simulator.round import begin, simulate
 from dystop.training.flat import Layout
 from dystop.training.trainers.no_training import NoTraining
 from support.engine_fixtures import components_for

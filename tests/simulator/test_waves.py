@@ -13,11 +13,14 @@ from dystop.experiments.building import build
 from dystop.experiments.config import read_experiment
 from dystop.mechanisms import MECHANISMS
 from dystop.simulator import no_round, pipeline, run_rounds, waves
-from dystop.simulator.loop import begin
+from dystop.simulator import round as simulated
 from dystop.simulator.model_stack import first_models
 from dystop.simulator.params import EngineParams
+from dystop.simulator.round import begin
 from support.engine_fixtures import AddingTrainer, components_for
 from support.unstable_world import ENGINES, UNSTABLE_WORLD
+
+TRAINER = AddingTrainer()
 
 
 def results(components, needs_models=no_round):
@@ -94,14 +97,14 @@ def test_any_small_fleet(mechanism, engine, n, seed, every, kept, copies, model)
         evaluate=Evaluate(every_rounds=every, model=model),
     )
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(pipeline, "MAX_COPY_BYTES", copies)
+        patch.setattr(waves, "MAX_COPY_BYTES", copies)
         plain, ahead = results(components, lambda t: t % kept == 0)
     assert ahead == plain
 
 
 def test_small_fleets_meet_everything_that_waves_could_break(monkeypatch):
     """Churn, mobility, losses, mail, background links, masks and updates occur in these fleets."""
-    met, decide = set(), pipeline.decide
+    met, decide = set(), simulated.decide
 
     def look(mechanism, control, view, *rest):
         plan, after = decide(mechanism, control, view, *rest)
@@ -116,7 +119,7 @@ def test_small_fleets_meet_everything_that_waves_could_break(monkeypatch):
         met.update(word for word, is_met in found.items() if is_met)
         return plan, after
 
-    monkeypatch.setattr(pipeline, "decide", look)
+    monkeypatch.setattr(simulated, "decide", look)
     for mechanism in VARIANTS:
         components = components_for(mechanism, 9, params=UNSTABLE_WORLD, stop=Stop(rounds=25))
         records = [r for r, _ in run_rounds(components, begin(components), no_round)]
@@ -145,14 +148,13 @@ def test_real_training_has_the_same_bits(name, path, model):
 @pytest.fixture
 def queues(monkeypatch):
     """All queues that a test makes."""
-    made, queued = [], waves.queued
+    made = []
 
     def remember(*args):
-        models = queued(*args)
-        made.append(models.queue)
-        return models
+        made.append(waves.queue_of(*args))
+        return made[-1]
 
-    monkeypatch.setattr(pipeline, "queued", remember)
+    monkeypatch.setattr(pipeline, "queue_of", remember)
     return made
 
 
@@ -176,36 +178,36 @@ def test_a_run_that_every_evaluation_may_end_gets_waves_of_one_round(queues):
     assert queues[0].statistics.width == 1
 
 
-def queue_of(trainer, nodes=4):
+def queued_models(trainer, nodes=4):
     models = first_models(
         torch.zeros(1), torch.zeros(1, dtype=torch.int64), nodes, late=True, deltas=False
     )
-    return waves.queued(models, trainer)
+    return replace(models, trainings=waves.queue_of(models, trainer))
 
 
 def test_a_device_beside_the_host_gets_a_round_of_many_at_once():
-    models = queue_of(AddingTrainer(returns_early=True), nodes=100)
+    models = queued_models(AddingTrainer(returns_early=True), nodes=100)
     one, many = np.ones(1, np.int64), np.arange(20, 30)
     for k in range(10):
-        models.train(None, np.array([k]), one, one, None)
-    assert models.queue.trained == 0  # few wait until somebody reads a result
-    models.train(None, many, many, np.ones_like(many), None)
-    assert models.queue.statistics.ended_by == {"a round of many": 1}
-    assert models.queue.statistics.trainings == 20
-    slow = queue_of(AddingTrainer(), nodes=100)
-    slow.train(None, many, many, np.ones_like(many), None)
-    assert slow.queue.trained == 0  # the host would wait for it
+        models.trainings.train(models, TRAINER, np.array([k]), one, one, None)
+    assert models.trainings.trained == 0  # few wait until somebody reads a result
+    models.trainings.train(models, TRAINER, many, many, np.ones_like(many), None)
+    assert models.trainings.statistics.ended_by == {"a round of many": 1}
+    assert models.trainings.statistics.trainings == 20
+    slow = queued_models(AddingTrainer(), nodes=100)
+    slow.trainings.train(slow, TRAINER, many, many, np.ones_like(many), None)
+    assert slow.trainings.trained == 0  # the host would wait for it
 
 
 def test_a_shift_is_added_after_the_training_that_waits():
-    models = queue_of(AddingTrainer())
+    models = queued_models(AddingTrainer())
     two = np.array([1, 2])
-    models.train(None, np.array([1]), np.array([1]), np.array([3]), None)
-    models.shift(two, torch.tensor([[10.0], [20.0]]))
+    models.trainings.train(models, TRAINER, np.array([1]), np.array([1]), np.array([3]), None)
+    models.trainings.shift(models, two, torch.tensor([[10.0], [20.0]]))
     assert models.latest[:, 0].tolist() == [0.0, 0.0, 20.0, 0.0]
-    models.finish(np.array([2]))  # does not wait
+    models.trainings.finish(np.array([2]))  # does not wait
     assert models.latest[1, 0] == 0.0
-    models.finish(np.array([1]))
+    models.trainings.finish(np.array([1]))
     assert models.latest[:, 0].tolist() == [0.0, 12.0, 20.0, 0.0]
 
 
@@ -215,10 +217,12 @@ def test_losses_belong_to_their_rounds():
             done = super().train(models, counters, workers, versions, steps, rates)
             return replace(done, losses=np.asarray(workers, float))
 
-    models = queue_of(Losses())
+    models = queued_models(Losses())
     one = np.ones(1, np.int64)
-    rounds = [models.train(None, np.array([k]), one, one, None) for k in (2, 0, 3)]
-    models.queue.run("test")
+    rounds = [
+        models.trainings.train(models, TRAINER, np.array([k]), one, one, None) for k in (2, 0, 3)
+    ]
+    models.trainings.run("test")
     assert [done.loss.tolist() for done in rounds] == [[2.0], [0.0], [3.0]]
     assert [done.samples for done in rounds] == [1, 1, 1]
 

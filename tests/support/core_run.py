@@ -43,8 +43,8 @@ def records_of(name: str) -> list[dict[str, Any]]:
     from dystop.data.partition import PartitionParams, label_counts, partition
     from dystop.mechanisms import MECHANISMS
     from dystop.simulator import run_rounds
-    from dystop.simulator.loop import begin
     from dystop.simulator.params import EngineParams
+    from dystop.simulator.round import begin
     from dystop.simulator.state import Components
     from dystop.training.models.build import build_model
     from dystop.training.params import TrainerParams

@@ -87,15 +87,15 @@ def insert_crash(point: str, count: int) -> None:
 
         checkpoint.checkpoints = crashing_checkpoints
     elif point == "trainings wait":
-        submit = TrainingQueue.submit
+        train = TrainingQueue.train
 
-        def crashing_submit(self, *args):
-            out = submit(self, *args)
+        def crashing_train(self, *args):
+            out = train(self, *args)
             if len(self._nodes) >= _WIDE and is_due():
                 crash()
             return out
 
-        TrainingQueue.submit = crashing_submit
+        TrainingQueue.train = crashing_train
     elif point == "half a wave":
         train_rows = Trainer.train
 

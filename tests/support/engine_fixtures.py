@@ -8,8 +8,8 @@ import torch
 
 from dystop.control.stopping import Evaluate, Stop
 from dystop.plan import Plan
-from dystop.simulator.loop import begin, simulate
 from dystop.simulator.params import EngineParams
+from dystop.simulator.round import begin, simulate
 from dystop.simulator.state import Components
 from dystop.training.evaluate import Evaluation
 from dystop.training.problem import Trained

@@ -13,9 +13,9 @@ from dystop.experiments.building import build
 from dystop.experiments.config import read_experiment
 from dystop.mechanisms import MECHANISMS
 from dystop.plan import Plan, links, mix_of
-from dystop.simulator.loop import begin, simulate
 from dystop.simulator.params import EngineParams
 from dystop.simulator.pipeline import simulate_ahead
+from dystop.simulator.round import begin, simulate
 from dystop.sparse import ints
 from dystop.world import Churn, Compute
 from dystop.world.energy import (

@@ -6,7 +6,6 @@ planning    planning against the same planner without kernels, and how it grows 
 mixing      the sparse-dense product against a plain loop and against a memory copy
 processes   a whole run, its memory, and the start of the command, each in a process of its own
 waves       mechanisms that wake one worker at a time against D-PSGD
-cells       planning only, with one coordinator or in cells
 testbed/    a coordinator under load, a worker that serves while it trains, and the wire
 scaling     cost against the number of workers and against the size of the model
 references  what training is measured against: one large batch, plain loops

@@ -49,7 +49,7 @@ def _rounds(parts: "Components") -> dict[str, Any]:
     """Run to the end; return seconds in training, in evaluation, and in everything else."""
     from dystop.bench.timing import with_stopwatch
     from dystop.simulator import no_round, run_rounds
-    from dystop.simulator.loop import begin
+    from dystop.simulator.round import begin
 
     timed, watch = with_stopwatch(parts)
     began = time.perf_counter()

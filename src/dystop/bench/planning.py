@@ -1,4 +1,4 @@
-"""Benchmark of planning: observe, build the view, WAA, PTCA, check, transfer times, settle.
+"""Benchmark of planning: observe, build the view, WAA, PTCA, check, transfer times, advance.
 
 Nothing is trained. Every worker is activated, which is the worst case. A worker has about 20
 candidates at every size, because the area grows with the fleet. Every size is measured in a process
@@ -26,7 +26,7 @@ from dystop.bench.child import peak_process_bytes
 from dystop.bench.result import Line, spread
 from dystop.bench.settings import Settings
 from dystop.bench.timing import in_turns
-from dystop.control.round import build_view, decide, initial_state, settle
+from dystop.control.round import advance, build_view, decide, initial_state, record_of
 from dystop.mechanisms.dystop import DySTop
 from dystop.plan import Plan
 from dystop.rng import uniform
@@ -137,8 +137,9 @@ def _round(
     view = build_view(fleet, control, _observation(world_state, fleet))
     plan, control = decide(mechanism, control, view)
     outcome = _outcome(world, fleet, control, plan)
-    _, control = settle(mechanism, control, view, plan, outcome)
-    return plan, world_state.reach.edges, control
+    after = advance(mechanism, control, view, plan, outcome)
+    record_of(control, after, view, plan, outcome)
+    return plan, world_state.reach.edges, after
 
 
 def _observation(state: WorldState, fleet: Fleet) -> Observation:

@@ -15,7 +15,7 @@ from dystop.bench.timing import Meter, in_turns
 from dystop.experiments.building import build
 from dystop.parallel import cores
 from dystop.simulator import run_rounds
-from dystop.simulator.loop import begin
+from dystop.simulator.round import begin
 from dystop.simulator.state import Components
 from dystop.training.params import TrainerParams
 from dystop.training.trainer import Trainer

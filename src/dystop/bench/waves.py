@@ -16,8 +16,8 @@ from dystop.bench.settings import Settings, Work, experiment
 from dystop.bench.timing import in_turns, timed
 from dystop.experiments.building import build
 from dystop.simulator import is_pipelined, no_round
-from dystop.simulator.loop import begin, simulate
 from dystop.simulator.pipeline import simulate_ahead
+from dystop.simulator.round import begin, simulate
 from dystop.simulator.state import Components
 from dystop.simulator.waves import WaveStatistics
 

@@ -20,8 +20,8 @@ from dystop.control.stopping import Evaluate, Stop
 from dystop.record import RoundRecord
 from dystop.rng import stream
 from dystop.simulator.checkpoint import load_newest, save
-from dystop.simulator.loop import begin, simulate
 from dystop.simulator.params import EngineParams
+from dystop.simulator.round import begin, simulate
 from dystop.simulator.state import Components, State
 from dystop.sparse import Ints
 from dystop.training.evaluate import Evaluation

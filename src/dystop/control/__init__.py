@@ -10,10 +10,7 @@ timing               how long a round lasts and when trainings start, by three l
 time_spent           what workers do with their time in a round
 plan_check           the contract of a plan
 stopping             when a run ends, and when models are evaluated
-budgets              bandwidth budgets for mechanisms that do not heed them
-staleness_weighting  stale models count less
 robust_aggregation   corrupt models count less
 compression          what a link carries, and who knows what
 fairness             how evenly a quantity is spread
-cells                many coordinators, each for a region
 """

@@ -1,7 +1,7 @@
-"""One round from the coordinator's side (alg:dystop): build the view, decide, settle.
+"""One round from the coordinator's side (alg:dystop): build the view, decide, advance, record.
 
-Simulator and testbed call `build_view`, `decide` and `settle` in this order. They differ only in
-where the `Observation` and the `Outcome` come from.
+Simulator and testbed call `build_view`, `decide`, `advance` and `record_of` in this order. They
+differ only in where the `Observation` and the `Outcome` come from.
 """
 
 import math
@@ -9,10 +9,8 @@ from dataclasses import replace
 
 import numpy as np
 
-from dystop.control.budgets import within_budgets
 from dystop.control.plan_check import check_plan
 from dystop.control.staleness import next_queue, next_staleness
-from dystop.control.staleness_weighting import StalenessWeighting, apply
 from dystop.plan import FEW, Links, Plan, anywhere
 from dystop.record import ACCURACY, RoundRecord
 from dystop.sparse import Bools, Ints, PairCounts, mask_of, no_pairs
@@ -65,49 +63,11 @@ def build_view(fleet: Fleet, control: ControlState, observation: Observation) ->
     )
 
 
-def decide(
-    mechanism: Mechanism,
-    control: ControlState,
-    view: View,
-    staleness_weighting: StalenessWeighting | None = None,
-    budgets_bind: bool = False,
-) -> tuple[Plan, ControlState]:
-    """Ask the mechanism for a plan and check it.
-
-    If asked to, remove the links that exceed a bandwidth budget, and weight stale models.
-    """
+def decide(mechanism: Mechanism, control: ControlState, view: View) -> tuple[Plan, ControlState]:
+    """Ask the mechanism for a plan and check it."""
     plan, memory = mechanism.plan(control.memory, view)
     check_plan(mechanism, plan, view)
-    if budgets_bind:
-        keep_mean = mechanism.cached_capabilities.doubly_stochastic
-        plan = within_budgets(plan, view, keep_mean=keep_mean)
-        check_plan(mechanism, plan, view)
-    if staleness_weighting is not None and staleness_weighting.rule != "none":
-        plan = apply(staleness_weighting, plan, view)
-        check_plan(mechanism, plan, view)
     return plan, control if memory is control.memory else updated(control, memory=memory)
-
-
-def settle(
-    mechanism: Mechanism,
-    control: ControlState,
-    view: View,
-    plan: Plan,
-    outcome: Outcome,
-    frozen: Bools | None = None,
-) -> tuple[RoundRecord, ControlState]:
-    """Close a round: return its record, and the control state in which the next one opens.
-
-    Args:
-        mechanism: Mechanism that decided.
-        control: State after the decision.
-        view: View when the round opened.
-        plan: Decision of the mechanism.
-        outcome: What happened.
-        frozen: Workers whose staleness does not grow, [N]; None: it grows for everyone.
-    """
-    after = advance(mechanism, control, view, plan, outcome, frozen)
-    return record_of(control, after, view, plan, outcome), after
 
 
 def advance(
@@ -122,6 +82,14 @@ def advance(
 
     Only a worker whose exchange is confirmed counts as active. The staleness of a worker that
     failed grows, so that the mechanism activates it again.
+
+    Args:
+        mechanism: Mechanism that decided.
+        control: State after the decision.
+        view: View when the round opened.
+        plan: Decision of the mechanism.
+        outcome: What happened; losses are not read.
+        frozen: Workers whose staleness does not grow, [N]; None: it grows for everyone.
     """
     active = confirmed(plan, outcome)
     version = control.version.copy()

@@ -12,7 +12,6 @@ import numpy as np
 from numpy.typing import ArrayLike
 from torch import nn
 
-from dystop.control.staleness_weighting import StalenessWeighting
 from dystop.control.stopping import NO_LIMIT, Evaluate, Stop
 from dystop.data.catalogue import DATASETS
 from dystop.data.dataset import Dataset
@@ -35,6 +34,7 @@ from dystop.experiments.folders.trust import with_folder
 from dystop.experiments.results import Comparison
 from dystop.experiments.simulation import Simulation
 from dystop.mechanisms import MECHANISMS
+from dystop.mechanisms.staleness_weighted import StalenessWeighting
 from dystop.record import RoundRecord
 from dystop.simulator.params import EngineParams
 from dystop.training.models.build import CustomModel, model_name

@@ -24,7 +24,7 @@ from dystop.experiments.config import Experiment, read_experiment
 from dystop.experiments.folders.run_folder import CONFIG, open_run
 from dystop.plan import Mix, Plan
 from dystop.record import RoundRecord
-from dystop.simulator.loop import begin, simulate
+from dystop.simulator.round import begin, simulate
 from dystop.simulator.state import State
 from dystop.sparse import Floats
 from dystop.theory import bound, convex, lyapunov

@@ -11,8 +11,11 @@ import numpy as np
 from dystop.control.stopping import Stop
 from dystop.errors import ConfigError
 from dystop.experiments.config import Experiment
+from dystop.experiments.config.readings import set_by
+from dystop.mechanisms.budgeted import Budgeted
+from dystop.mechanisms.staleness_weighted import StalenessWeighted
 from dystop.sparse import Ints
-from dystop.types import Fleet
+from dystop.types import Fleet, Mechanism
 from dystop.world import Trace, TraceWorld, World, read_trace
 
 _LONGEST_S = 1e9  # some thirty years
@@ -31,6 +34,25 @@ def fleet_of(experiment: Experiment, label_counts: Ints, model_bytes: int) -> Fl
         server=experiment.mechanism.capabilities().server,
         horizon_s=experiment.stop.seconds,
     )
+
+
+def mechanism_of(experiment: Experiment) -> Mechanism:
+    """Return the mechanism of an experiment in the wrappers that its keys ask for.
+
+    Raises:
+        ConfigError: A wrapper does not go with the mechanism, the links or the world.
+    """
+    mechanism, link, key = experiment.mechanism, experiment.link, "world.budget.binds"
+    if experiment.world.budget.binds == "everybody":
+        overlay = experiment.world.reach == "overlay"
+        try:
+            mechanism = Budgeted(mechanism, link.compression, link.sends_differences, overlay)
+        except ConfigError as error:
+            hint = set_by(experiment.reading, mechanism.name, key)
+            raise ConfigError(f"{error}{hint}") from None
+    if experiment.staleness.rule != "none":
+        mechanism = StalenessWeighted(mechanism, experiment.staleness)
+    return mechanism
 
 
 def steps_of(experiment: Experiment, fleet: Fleet) -> Ints:

@@ -40,7 +40,7 @@ from dystop.experiments.trace_metrics import (
 )
 from dystop.record import RoundRecord
 from dystop.simulator import no_round, run_rounds
-from dystop.simulator.loop import begin
+from dystop.simulator.round import begin
 from dystop.world import Overhead, Trace, World, read_trace
 from dystop.world.trace import TRACE
 

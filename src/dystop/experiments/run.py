@@ -34,7 +34,7 @@ from dystop.experiments.interrupts import Interrupts
 from dystop.foreign_files import LOG_BYTES, read_bounded
 from dystop.record import RoundRecord, as_recorded
 from dystop.simulator import checkpoint, no_round, run_rounds
-from dystop.simulator.loop import begin
+from dystop.simulator.round import begin
 from dystop.simulator.state import Components, State
 
 OnRecord = Callable[[RoundRecord], None]

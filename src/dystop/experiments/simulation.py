@@ -21,7 +21,7 @@ from dystop.experiments.results import Run
 from dystop.experiments.run import store_run
 from dystop.record import RoundRecord
 from dystop.simulator import no_round, run_rounds
-from dystop.simulator.loop import begin
+from dystop.simulator.round import begin
 from dystop.simulator.state import State
 from dystop.training.models.build import CustomModel
 from dystop.training.saved import LoadedModel, ModelCard

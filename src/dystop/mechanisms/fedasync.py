@@ -6,8 +6,8 @@ from typing import Annotated, ClassVar, Literal
 import numpy as np
 from annotated_types import Ge, Gt, Le
 
-from dystop.control.staleness_weighting import StalenessWeighting, freshness
 from dystop.mechanisms.shared.server import first_to_finish, in_reach_of_server, server_round
+from dystop.mechanisms.staleness_weighted import StalenessWeighting, freshness
 from dystop.params import param
 from dystop.plan import Plan, no_links
 from dystop.sparse import ints

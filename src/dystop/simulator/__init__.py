@@ -1,9 +1,9 @@
 """The simulator: the paper's rounds in virtual time, with the decisions that the testbed takes too.
 
-`dystop.simulator.loop.simulate` is the algorithm. `run_rounds` runs it, many rounds side by side
+`dystop.simulator.round.simulate` is the algorithm. `run_rounds` runs it, many rounds side by side
 where that gives the same records (`dystop.simulator.pipeline`).
 
-loop              the algorithm
+round             one round, and the loop over rounds: the algorithm
 state             what a simulation is made of, and where it stands
 params            its parameters, without torch
 transfers         a plan carried out on the models: transfers, mixing, new trainings
@@ -14,9 +14,8 @@ mailbox           pushed models
 attack            what attackers send
 evaluation        which models are evaluated, and when
 checkpoint        the state in a file
-pipeline          rounds side by side
+pipeline          rounds started ahead of those that are finished
 waves             trainings of several rounds as one stack
-cells             rounds of many cells, without models
 """
 
 from collections.abc import Callable, Iterator
@@ -60,6 +59,6 @@ def run_rounds(
         from dystop.simulator.pipeline import simulate_ahead
 
         return simulate_ahead(components, state, needs_models)
-    from dystop.simulator.loop import simulate
+    from dystop.simulator.round import simulate
 
     return simulate(components, state)

@@ -23,7 +23,7 @@ from dystop.errors import RunFolderError
 from dystop.foreign_files import folder_within, open_regular, opened_path
 from dystop.sealed import FIELD, UNSEALED, check_seal, read_header, seal
 from dystop.serialization import UNREADABLE, Kinds, pack, unpack
-from dystop.simulator.model_stack import Models
+from dystop.simulator.model_stack import Models, Trainings
 from dystop.simulator.state import State
 from dystop.sparse import Floats, Graph, Ints, PairCounts
 from dystop.storage import remove_temporary_files, write_atomic
@@ -80,6 +80,7 @@ _KINDS = Kinds(
     State=StoredState,
     Books=ControlState,
     Models=Models,
+    Trainings=Trainings,
     Post=Messages,
     Outcome=Outcome,
     PairCounts=PairCounts,

@@ -1,7 +1,7 @@
 """Evaluation of all models on the test set: which models count, and what the record gets."""
 
-from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 
 import numpy as np
 from torch import Tensor
@@ -10,31 +10,13 @@ from dystop.control.aggregation import global_weights
 from dystop.control.round import with_score
 from dystop.control.stopping import ends_run, is_evaluation_due, is_over, next_evaluation_s
 from dystop.record import RoundRecord
-from dystop.simulator.model_stack import after_aggregation, published
+from dystop.simulator.model_stack import PendingScore, after_aggregation, published
 from dystop.simulator.state import Components, State
 from dystop.sparse import Ints, ints
 from dystop.training.batch_norm import ALL_WORKERS
 from dystop.training.device import upload
 from dystop.training.evaluate import score_from, with_workers
 from dystop.types import Score
-
-PendingScore = Callable[[], Score]
-"""Waits for an evaluation that a device has been asked for."""
-
-
-def evaluate_when_due(
-    components: Components, record: RoundRecord, state: State
-) -> tuple[RoundRecord, State]:
-    """Add a score to the record where the chosen interval or the run ends with its round.
-
-    Planning only has no models to evaluate.
-    """
-    if not components.engine.train:
-        return record, state
-    scheduled, state = schedule_evaluation(components, record.round, state)
-    if not scheduled and not is_last(components, record):
-        return record, state
-    return scored(components, record, request_score(components, state)(), state), state
 
 
 def scored(components: Components, record: RoundRecord, score: Score, state: State) -> RoundRecord:
@@ -48,15 +30,20 @@ def scored(components: Components, record: RoundRecord, score: Score, state: Sta
 
 
 def schedule_evaluation(components: Components, t: int, state: State) -> tuple[bool, State]:
-    """Return whether an evaluation is due after round t, and the state that knows the next one."""
-    evaluate, clock_s = components.evaluate, state.control.clock_s
-    if not is_evaluation_due(evaluate, t, clock_s, state.next_evaluation_s):
+    """Return whether an evaluation is due after round t, and the state that knows the next one.
+
+    Planning only has no models to evaluate.
+    """
+    evaluate, clock_s, due_s = components.evaluate, state.control.clock_s, state.next_evaluation_s
+    if not (components.engine.train and is_evaluation_due(evaluate, t, clock_s, due_s)):
         return False, state
     return True, replace(state, next_evaluation_s=next_evaluation_s(evaluate, clock_s))
 
 
 def is_last(components: Components, record: RoundRecord) -> bool:
-    """Return whether the run ends with this record: no further round can open in time."""
+    """Return whether the run ends with a score: no further round can open in time."""
+    if not components.engine.train:
+        return False
     stop, following = components.stop, record.round + 1
     if ends_run(stop, record):
         return True
@@ -66,18 +53,16 @@ def is_last(components: Components, record: RoundRecord) -> bool:
 
 def request_score(components: Components, state: State) -> PendingScore:
     """Evaluate every worker's own model and the global one; do not wait for a device."""
-    counters = state.models.counters[: components.fleet.workers]
-    return score_of(components, tested_models(components, state), counters)
-
-
-def tested_models(components: Components, state: State) -> Tensor:
-    """Return the models that an evaluation tests now, [N, W] (`evaluate.model`)."""
-    n, models = components.fleet.workers, state.models
+    models, n = state.models, components.fleet.workers
     if components.evaluate.model == "aggregated":
-        begun = state.progress.begun_by(state.control.clock_s)[:n]
-        return after_aggregation(models, state.done, state.control.version, begun)
-    models.finish(np.arange(n))
-    return published(models, state.done)[:n]
+        return score_of(components, aggregated_models(components, state), models.counters[:n])
+    return models.trainings.evaluate(models, state.done, n, partial(score_of, components))
+
+
+def aggregated_models(components: Components, state: State) -> Tensor:
+    """Return the models as their last aggregations left them, [N, W]."""
+    begun = state.progress.begun_by(state.control.clock_s)[: components.fleet.workers]
+    return after_aggregation(state.models, state.done, state.control.version, begun)
 
 
 def score_of(components: Components, models: Tensor, counters: Tensor) -> PendingScore:
@@ -130,6 +115,10 @@ class EvaluationModels:
 
 def evaluation_models(components: Components, state: State) -> EvaluationModels:
     """Return the models that an evaluation between two rounds looks at."""
-    models = tested_models(components, state)
-    counters = state.models.counters[: len(models)]
-    return EvaluationModels(models, counters, global_model(components, models))
+    n, stack = components.fleet.workers, state.models
+    if components.evaluate.model == "aggregated":
+        models = aggregated_models(components, state)
+    else:
+        stack.trainings.finish(np.arange(n))
+        models = published(stack, state.done)[:n]
+    return EvaluationModels(models, stack.counters[:n], global_model(components, models))

@@ -3,6 +3,7 @@
 The tensors change in place, because the stack may be most of the memory there is.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -16,11 +17,64 @@ from dystop.sparse import Bools, Floats, Ints, ints
 from dystop.training.device import upload
 from dystop.training.problem import Trained
 from dystop.training.trainer import Trainer
+from dystop.types import Score
 
 if TYPE_CHECKING:
     from dystop.simulator.mixing.stage import Sources
 
+PendingScore = Callable[[], Score]
+"""Waits for an evaluation that a device has been asked for."""
+
+ScoreOf = Callable[[Tensor, Tensor], PendingScore]
+"""Evaluates models [N, W] with counters [N, C]; does not wait for a device."""
+
 _FEW_ROWS = 2  # that are written one by one
+
+
+@dataclass(eq=False)
+class Trainings:
+    """When mixes, trainings and evaluations run: here each at once, in the order of the rounds.
+
+    `dystop.simulator.waves.TrainingQueue` lets them wait for each other.
+    """
+
+    def finish(self, nodes: Ints) -> None:
+        """Make sure that the latest models of these nodes are mixed and trained."""
+
+    def mix_later(self, stage: Mix, sources: "Sources") -> bool:
+        """Let a mix wait and return True, if that is possible."""
+        return False
+
+    def run_mixes(self) -> None:
+        """Run the mixes that wait."""
+
+    def shift(self, models: "Models", nodes: Ints, rows: Tensor) -> None:
+        """Add rows to the latest models of some nodes, after the trainings of those that wait."""
+        models.latest[index(nodes, models.latest)] += rows
+
+    def train(
+        self,
+        models: "Models",
+        trainer: Trainer,
+        nodes: Ints,
+        versions: Ints,
+        steps: Ints,
+        rates: Floats | None,
+    ) -> Trained:
+        """Train the latest models of some nodes in place."""
+        at = index(nodes, models.latest)
+        start, counters = models.latest[at], models.counters[at]
+        trained = trainer.train(start, counters, nodes, versions, steps, rates)
+        models.latest[at], models.counters[at] = trained.models, trained.counters
+        return trained
+
+    def evaluate(self, models: "Models", done: Bools, workers: int, score: ScoreOf) -> PendingScore:
+        """Evaluate the published models of the workers; do not wait for a device."""
+        self.finish(np.arange(workers))
+        return score(published(models, done)[:workers], models.counters[:workers])
+
+
+AT_ONCE = Trainings()
 
 
 @dataclass(frozen=True)
@@ -47,29 +101,7 @@ class Models:
     aggregated_before: Tensor | None = None  # [nodes, W], before an exchange that is under way
     public: Tensor | None = None  # [nodes, W], what others know where differences are sent
     leftover: Tensor | None = None  # [nodes, W], what compression left out of updates
-
-    def finish(self, nodes: Ints) -> None:
-        """Make sure that the latest models of these nodes are trained: here they always are."""
-
-    def mix_later(self, stage: Mix, sources: "Sources") -> bool:
-        """Let a mix wait and return True, if that is possible: here it is not."""
-        return False
-
-    def run_mixes(self) -> None:
-        """Run the mixes that wait: here none does."""
-
-    def shift(self, nodes: Ints, rows: Tensor) -> None:
-        """Add rows to the latest models of some nodes."""
-        self.latest[index(nodes, self.latest)] += rows
-
-    def train(
-        self, trainer: Trainer, nodes: Ints, versions: Ints, steps: Ints, rates: Floats | None
-    ) -> Trained:
-        """Train the latest models of some nodes in place."""
-        at = index(nodes, self.latest)
-        trained = trainer.train(self.latest[at], self.counters[at], nodes, versions, steps, rates)
-        self.latest[at], self.counters[at] = trained.models, trained.counters
-        return trained
+    trainings: Trainings = AT_ONCE
 
 
 def first_models(
@@ -126,7 +158,8 @@ def _put(stack: Tensor, nodes: Ints, rows: Tensor) -> None:
 
 def published(models: Models, done: Bools) -> Tensor:
     """Return what each node would hand out, [nodes, W]: its newest model that is done (eq:asyw)."""
-    models.finish(np.arange(len(done)) if models.finished is None else np.flatnonzero(done))
+    nodes = np.arange(len(done)) if models.finished is None else np.flatnonzero(done)
+    models.trainings.finish(nodes)
     return newest_published(models, done)
 
 
@@ -141,7 +174,7 @@ def newest_published(models: Models, done: Bools) -> Tensor:
 def published_row(models: Models, done: Bools, node: int) -> Tensor:
     """Return what one node would hand out, [W]."""
     if models.finished is None or done[node]:
-        models.finish(ints([node]))
+        models.trainings.finish(ints([node]))
         return models.latest[node]
     return models.finished[node]
 
@@ -149,7 +182,7 @@ def published_row(models: Models, done: Bools, node: int) -> Tensor:
 def handed_out(models: Models, nodes: Ints, busy: Bools) -> Tensor:
     """Return the models of some nodes, [K, W]: the last finished one where the node is busy."""
     at = index(nodes, models.latest)
-    models.finish(nodes if models.finished is None else nodes[~busy])
+    models.trainings.finish(nodes if models.finished is None else nodes[~busy])
     if models.finished is None or not busy.any():
         return models.latest[at]
     late = upload(busy, models.latest.device)
@@ -167,9 +200,9 @@ def write_rows(models: Models, receiver: Ints, rows: Tensor, passive: Bools, bus
         busy: Those of them whose training still runs, [R].
     """
     finished = models.finished
-    models.run_mixes()  # they may read the rows that are about to change
+    models.trainings.run_mixes()  # they may read the rows that are about to change
     _keep_aggregated(models, receiver, rows, passive)
-    models.finish(receiver if finished is None else receiver[~busy])
+    models.trainings.finish(receiver if finished is None else receiver[~busy])
     if finished is None or not busy.any():
         if models.start is not None and passive.any():
             shift = passive_shift(rows, models.latest[index(receiver, rows)])
@@ -183,7 +216,7 @@ def write_rows(models: Models, receiver: Ints, rows: Tensor, passive: Bools, bus
         _add(models.finished_start, receiver, shift, busy)
     if models.start is not None:
         _add(models.start, receiver, shift, passive)
-    models.shift(receiver[busy], shift[late])
+    models.trainings.shift(models, receiver[busy], shift[late])
     _put(models.latest, receiver[~busy], rows[now])
 
 

@@ -5,7 +5,6 @@ from functools import cached_property
 
 from dystop.control.compression import Compression, PublicVersions
 from dystop.control.robust_aggregation import Aggregation
-from dystop.control.staleness_weighting import StalenessWeighting
 from dystop.control.stopping import Evaluate, Stop
 from dystop.plan import Plan
 from dystop.simulator.attack import Attackers
@@ -33,10 +32,8 @@ class Components:
     steps: Ints  # mini-batches of one local training, [N]
     topology: bool = True  # write active workers and links into the records
     moving: bool = False  # write positions into the records
-    staleness_weighting: StalenessWeighting = field(default_factory=StalenessWeighting)
     aggregation: Aggregation = field(default_factory=Aggregation)
     attackers: Attackers | None = None
-    budgets_bind: bool = False  # links beyond a bandwidth budget are not made
     power: Power | None = None  # of the workers; None: energy is not counted
     compression: Compression | None = None  # None: links carry whole models
     accountant: Accountant | None = None  # of differential privacy; None: training is not private
@@ -53,12 +50,7 @@ class Components:
     @property
     def keeps_starts(self) -> bool:
         """Whether the starts of trainings must be kept."""
-        return keeps_starts(self.capabilities, self.staleness_weighting)
-
-
-def keeps_starts(able: Capabilities, weighting: StalenessWeighting) -> bool:
-    """Return whether updates are sent or compensated, so that trainings' starts must be kept."""
-    return able.deltas or weighting.rule == "compensate"
+        return self.capabilities.deltas or self.capabilities.compensates
 
 
 @dataclass(frozen=True)

@@ -45,7 +45,7 @@ def execute(
     models, active = state.models, realised.plan.active
     before = None
     if models.finished is not None:
-        models.finish(active)
+        models.trainings.finish(active)
         before = models.latest[index(active, models.latest)].clone()
     asks = "distance" in components.capabilities.needs
     distance = _distances(state, realised) if asks else None
@@ -104,7 +104,7 @@ def _sent(components: Components, state: State, view: View) -> Sent:
     """Return what attackers hand out before a stage in place of their models."""
     if components.attackers is None:
         return NOTHING
-    state.models.finish(np.arange(len(state.done)))  # colluders look at all models
+    state.models.trainings.finish(np.arange(len(state.done)))  # colluders look at all models
     return Sent(components.attackers.sent(state.models, state.done, view.t))
 
 
@@ -127,7 +127,7 @@ def _mix_stage(
     sources = _sources(state, view, realised, stage, rows)
     if sent.nodes(rows.kind):
         sources = _with_sent(sources, rows, sent)
-    if components.aggregation.rule == "mean" and state.models.mix_later(rows, sources):
+    if components.aggregation.rule == "mean" and state.models.trainings.mix_later(rows, sources):
         return
     mixed = aggregated_rows(components.aggregation, components.trainer, state.models, rows, sources)
     passive = ~mask_of(view.fleet.nodes, plan.active)[rows.receiver]
@@ -213,8 +213,8 @@ def _train(components: Components, state: State, view: View, realised: RealisedP
         if models.aggregated_before is not None:
             models.aggregated_before[at] = models.aggregated[at]
         models.aggregated[at] = models.latest[at]
-    versions, rate = view.version[active] + 1, realised.plan.rate
-    return models.train(components.trainer, active, versions, realised.steps, rate)
+    versions, steps, rate = view.version[active] + 1, realised.steps, realised.plan.rate
+    return models.trainings.train(models, components.trainer, active, versions, steps, rate)
 
 
 def start_trainings(progress: Progress, view: View, realised: RealisedPlan) -> Progress:

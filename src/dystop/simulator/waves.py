@@ -11,7 +11,7 @@ depend on its stack (`Trainer.rows_independent`).
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 
 import numpy as np
 import torch
@@ -20,12 +20,21 @@ from torch import Tensor
 from dystop.plan import Mix, anywhere, repeated
 from dystop.simulator.mixing.deferred import WaitingMixes
 from dystop.simulator.mixing.stage import Sources
-from dystop.simulator.model_stack import Models, index
+from dystop.simulator.model_stack import (
+    Models,
+    PendingScore,
+    ScoreOf,
+    Trainings,
+    index,
+    newest_published,
+)
 from dystop.sparse import Bools, Floats, Ints
 from dystop.training.problem import Trained
 from dystop.training.trainer import Trainer
 
 Call = Callable[[], None]
+
+MAX_COPY_BYTES = 2**28  # of models that evaluations copy while trainings wait; then a wave ends
 
 _NONE = torch.empty(0)  # the models of a training that waits are not known
 
@@ -67,7 +76,7 @@ class _Wave:
         return self.losses[rows]
 
 
-class TrainingQueue:
+class TrainingQueue(Trainings):
     """Trainings that wait for each other, and what has to be done after them.
 
     `latest` and `counters` of a waiting node hold the start of its training. A node waits for at
@@ -94,14 +103,22 @@ class TrainingQueue:
         self._mixes = WaitingMixes(models)
         self._wave = _Wave()
         self.trained = 0  # waves that were given to the device
-        self.copied_bytes = 0  # by evaluations that wait
+        self._copied_bytes = 0  # by evaluations that wait
 
     @property
     def is_empty(self) -> bool:
         """Whether no training waits."""
         return not self._nodes
 
-    def submit(self, nodes: Ints, versions: Ints, steps: Ints, rates: Floats | None) -> Trained:
+    def train(
+        self,
+        models: Models,
+        trainer: Trainer,
+        nodes: Ints,
+        versions: Ints,
+        steps: Ints,
+        rates: Floats | None,
+    ) -> Trained:
         """Queue the trainings of a round.
 
         The rows of the nodes hold their starts, or will after the mixes that wait.
@@ -120,7 +137,7 @@ class TrainingQueue:
         elif self._trainer.returns_early and len(nodes) ** 2 >= len(self._is_waiting):
             # The next round reads one of so many results anyway. It is decided meanwhile.
             self.run("a round of many")
-        samples = self._trainer.samples_seen(nodes, steps)
+        samples = trainer.samples_seen(nodes, steps)
         return Trained(_NONE, _NONE, lambda: wave.part(rows), samples)
 
     def finish(self, nodes: Ints) -> None:
@@ -146,9 +163,26 @@ class TrainingQueue:
         """Run the mixes that wait."""
         self._mixes.run()
 
-    def waiting_nodes(self, first: int) -> Ints:
-        """Return which of the first nodes wait."""
-        return np.flatnonzero(self._is_waiting[:first])
+    def evaluate(self, models: Models, done: Bools, workers: int, score: ScoreOf) -> PendingScore:
+        """Evaluate now, or copy the models and evaluate them after the trainings that wait."""
+        size = models.latest[:workers].nbytes
+        if self.is_empty or self._copied_bytes + size > MAX_COPY_BYTES:
+            return super().evaluate(models, done, workers, score)
+        self._copied_bytes += size
+        self.run_mixes()
+        copy = newest_published(models, done)[:workers].clone()
+        counters = models.counters[:workers].clone()
+        waiting = np.flatnonzero(self._is_waiting[:workers])
+        counts = waiting if models.finished is None else waiting[done[waiting]]
+        trained, counted = index(waiting, copy), index(counts, copy)
+        scores: list[PendingScore] = []
+
+        def evaluate() -> None:
+            copy[counted], counters[trained] = models.latest[counted], models.counters[trained]
+            scores.append(score(copy, counters))
+
+        self.afterwards(evaluate)
+        return lambda: scores[0]()
 
     def afterwards(self, call: Call) -> None:
         """Call a function after the trainings that wait now, or at once if there are none."""
@@ -157,9 +191,9 @@ class TrainingQueue:
         else:
             self._afterwards.append(call)
 
-    def shift(self, nodes: Ints, rows: Tensor) -> None:
+    def shift(self, models: Models, nodes: Ints, rows: Tensor) -> None:
         """Add rows to the latest models of some nodes, after the trainings of those that wait."""
-        latest, waits = self._models.latest, self._is_waiting[nodes]
+        latest, waits = models.latest, self._is_waiting[nodes]
         if not anywhere(waits):
             latest[index(nodes, latest)] += rows
             return
@@ -195,7 +229,7 @@ class TrainingQueue:
         self._nodes, self._versions, self._steps, self._rates = [], [], [], []
         self._count = 0
         self._is_waiting[nodes] = False
-        self._wave, self.trained, self.copied_bytes = _Wave(), self.trained + 1, 0
+        self._wave, self.trained, self._copied_bytes = _Wave(), self.trained + 1, 0
         for call in calls:
             call()
 
@@ -206,41 +240,10 @@ class TrainingQueue:
         statistics.ended_by[reason] = statistics.ended_by.get(reason, 0) + 1
 
 
-@dataclass(frozen=True)
-class QueuedModels(Models):
-    """Models whose trainings wait in a queue. They share their tensors with those without one."""
-
-    queue: TrainingQueue = field(kw_only=True)
-
-    def finish(self, nodes: Ints) -> None:
-        """Mix and train what waits if one of these nodes does."""
-        self.queue.finish(nodes)
-
-    def mix_later(self, stage: Mix, sources: Sources) -> bool:
-        """Let a mix wait and return True, if it is simple enough."""
-        return self.queue.mix_later(stage, sources)
-
-    def run_mixes(self) -> None:
-        """Run the mixes that wait."""
-        self.queue.run_mixes()
-
-    def shift(self, nodes: Ints, rows: Tensor) -> None:
-        """Add rows to the latest models of some nodes, after the trainings of those that wait."""
-        self.queue.shift(nodes, rows)
-
-    def train(
-        self, trainer: Trainer, nodes: Ints, versions: Ints, steps: Ints, rates: Floats | None
-    ) -> Trained:
-        """Queue the trainings of some nodes."""
-        return self.queue.submit(nodes, versions, steps, rates)
-
-
-def queued(
+def queue_of(
     models: Models, trainer: Trainer, statistics: WaveStatistics | None = None
-) -> QueuedModels:
-    """Return models with a queue; trainings are gathered where that changes no result."""
+) -> TrainingQueue:
+    """Return a queue for the trainings of models; it gathers where that changes no result."""
     queue = TrainingQueue(trainer, models, gathers=trainer.rows_independent)
     queue.statistics = statistics or queue.statistics
-    return QueuedModels(
-        **{one.name: getattr(models, one.name) for one in fields(Models)}, queue=queue
-    )
+    return queue

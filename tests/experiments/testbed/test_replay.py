@@ -10,7 +10,7 @@ import pytest
 from dystop.experiments.building import build
 from dystop.experiments.config import read_experiment
 from dystop.experiments.gap import gap_of
-from dystop.simulator.loop import begin, simulate
+from dystop.simulator.round import begin, simulate
 from dystop.testbed.worker.checkpoint import decode_state
 from dystop.world import read_trace
 from support.testbed.whole_runs import run_command

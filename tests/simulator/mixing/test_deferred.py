@@ -10,15 +10,16 @@ from hypothesis import strategies as st
 
 from dystop.acceleration import kernel_at
 from dystop.plan import mix_of
-from dystop.simulator import waves
 from dystop.simulator.mixing import deferred
 from dystop.simulator.mixing.deferred import FEW_ROWS, Sequence, mix_sequence
 from dystop.simulator.mixing.stage import Sources, mixed_rows
 from dystop.simulator.model_stack import first_models, write_rows
+from dystop.simulator.waves import queue_of
 from dystop.sparse import ints
 from support.engine_fixtures import AddingTrainer
 
 NODES, WIDTH = 7, 3
+TRAINER = AddingTrainer(width=WIDTH)
 
 
 def models_of(draw, snapshots=4):
@@ -32,7 +33,7 @@ def models_of(draw, snapshots=4):
 
 def queued(models):
     copied = replace(models, latest=models.latest.clone(), snapshots=dict(models.snapshots))
-    return waves.queued(copied, AddingTrainer(width=WIDTH))
+    return replace(copied, trainings=queue_of(copied, AddingTrainer(width=WIDTH)))
 
 
 def random_stage(draw):
@@ -60,10 +61,10 @@ def test_mixes_that_wait_are_those_of_one_after_another(seed, count):
     for _ in range(count):
         stage, sources = random_stage(draw)
         mix_now(models, stage, sources)
-        if not later.mix_later(stage, sources):
+        if not later.trainings.mix_later(stage, sources):
             assert len(stage.receiver) > FEW_ROWS
             mix_now(later, stage, sources)
-    later.run_mixes()
+    later.trainings.run_mixes()
     assert torch.equal(later.latest, models.latest)
 
 
@@ -91,10 +92,10 @@ def test_a_mix_waits_until_its_row_is_read():
     models = queued(models_of(np.random.default_rng(0)))
     before, none = models.latest.clone(), np.zeros(2, bool)
     pair = mix_of(ints([1, 1]), ints([1, 2]), np.full(2, 0.5))
-    assert models.mix_later(pair, Sources(~none, none, none, ints([-1, -1]), none[:1]))
-    models.finish(ints([0, 2]))  # reads another row
+    assert models.trainings.mix_later(pair, Sources(~none, none, none, ints([-1, -1]), none[:1]))
+    models.trainings.finish(ints([0, 2]))  # reads another row
     assert torch.equal(models.latest, before)
-    models.finish(ints([1]))
+    models.trainings.finish(ints([1]))
     assert torch.allclose(models.latest[1], (before[1] + before[2]) / 2)
 
 
@@ -102,10 +103,10 @@ def test_a_training_starts_from_the_mix_before_it_and_a_mix_from_the_training_be
     models = queued(models_of(np.random.default_rng(0)))
     before, one, none = models.latest.clone(), np.ones(1, np.int64), np.zeros(1, bool)
     source = Sources(~none, none, none, -one, none)
-    assert models.mix_later(mix_of(ints([1]), ints([2]), np.ones(1)), source)
-    models.train(None, ints([1]), one, one, None)
-    assert models.mix_later(mix_of(ints([3]), ints([1]), np.ones(1)), source)
-    models.queue.run("models are needed")
+    assert models.trainings.mix_later(mix_of(ints([1]), ints([2]), np.ones(1)), source)
+    models.trainings.train(models, TRAINER, ints([1]), one, one, None)
+    assert models.trainings.mix_later(mix_of(ints([3]), ints([1]), np.ones(1)), source)
+    models.trainings.run("models are needed")
     assert not torch.equal(models.latest[1], before[2])  # trained
     assert torch.equal(models.latest[3], models.latest[1])
 
@@ -114,11 +115,11 @@ def test_a_training_starts_from_the_mix_before_it_and_a_mix_from_the_training_be
 def test_what_waits_is_bounded(limit, monkeypatch):
     monkeypatch.setattr(deferred, limit, {"MAX_STAGES": 3, "MAX_MAIL_BYTES": 5}[limit])
     models = queued(models_of(np.random.default_rng(0)))
-    mixes, mailed = models.queue._mixes, np.array([False, True])
+    mixes, mailed = models.trainings._mixes, np.array([False, True])
     source = Sources(~mailed, np.zeros(2, bool), mailed, ints([-1, 2]), np.zeros(1, bool))
     most = 0
     for k in range(5):
-        models.mix_later(mix_of(ints([k, k]), ints([k, 6]), np.full(2, 0.5)), source)
+        models.trainings.mix_later(mix_of(ints([k, k]), ints([k, 6]), np.full(2, 0.5)), source)
         most = max(most, len(mixes))
     assert most == {"MAX_STAGES": 2, "MAX_MAIL_BYTES": 0}[limit]
 

@@ -13,7 +13,7 @@ from dystop.experiments.config import read_experiment
 from dystop.plan import Plan, links, mix_of
 from dystop.simulator import checkpoint, no_round, run_rounds
 from dystop.simulator.attack import Attackers
-from dystop.simulator.loop import begin, simulate
+from dystop.simulator.round import begin, simulate
 from dystop.sparse import ints
 from dystop.world.adversary import Adversary
 from support.engine_fixtures import DeltaScript, Script, components_for

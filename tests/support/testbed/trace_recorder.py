@@ -18,7 +18,7 @@ from dystop.experiments.folders.run_folder import (
     update_info,
 )
 from dystop.plan import Plan
-from dystop.simulator.loop import begin, simulate
+from dystop.simulator.round import begin, simulate
 from dystop.simulator.state import Components
 from dystop.types import Mechanism, View
 from dystop.world import Overhead

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from dystop.control.round import decide, initial_state
-from dystop.control.staleness_weighting import StalenessWeighting
 from dystop.mechanisms import MECHANISMS
+from dystop.mechanisms.staleness_weighted import StalenessWeighting, apply
 from dystop.plan import Plan, join_links, links, mix_of, no_links
 from dystop.sparse import ints
 from dystop.testbed.coordinator.orders import orders_from_plan, pull_times, stage_count
@@ -143,7 +143,8 @@ def plans_of(name, count=14):
         mechanism = kind()
         control = initial_state(view.fleet, mechanism)
         weighting = StalenessWeighting(("none", "polynomial", "discard")[seed % 3])
-        yield decide(mechanism, control, view, weighting)[0], view, mechanism
+        plan, _ = decide(mechanism, control, view)
+        yield apply(weighting, plan, view), view, mechanism
 
 
 @pytest.mark.parametrize("name", MECHANISMS)

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 import numpy as np
 
-from dystop.control.round import advance, apply_late_report, initial_state, settle
+from dystop.control.round import advance, apply_late_report, initial_state, record_of
 from dystop.mechanisms import MECHANISMS
 from dystop.plan import Plan, join_links, links
 from dystop.record import training_slowdown
@@ -125,7 +125,9 @@ def test_trainings_are_compared_with_the_emulated_devices():
         plan, view, RoundReports({}, 1.0, trainings=trainings, emulated_s=emulated_s)
     )
     assert (got.trained_s, got.emulated_s) == (5.0, 2.5)
-    record = settle(*control_of(), view, plan, got)[0]
+    mechanism, control = control_of()
+    after = advance(mechanism, control, view, plan, got)
+    record = record_of(control, after, view, plan, got)
     assert training_slowdown([record, replace(record, trained_s=None)]) == 2.0
 
 

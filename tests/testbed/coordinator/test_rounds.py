@@ -6,13 +6,13 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from dystop.control.staleness_weighting import StalenessWeighting
 from dystop.control.stopping import Stop as StopRule
 from dystop.errors import ConfigError, RunFolderError
 from dystop.mechanisms import MECHANISMS
 from dystop.mechanisms.asydfl import AsyDFL
 from dystop.mechanisms.dystop import DySTop
 from dystop.mechanisms.sa_adfl import SAADFL
+from dystop.mechanisms.staleness_weighted import StalenessWeighted, StalenessWeighting
 from dystop.testbed.coordinator.machine import CoordinatorMachine
 from dystop.testbed.coordinator.setup import member_name
 from dystop.testbed.events import Commit, FinishRun, MessageFromMember, SendToMember, Tick
@@ -186,7 +186,7 @@ def test_a_silent_observer_does_not_block_records():
 
 def test_what_the_testbed_cannot_do_is_refused():
     with pytest.raises(ConfigError, match="compensate"):
-        setup_for("dystop", staleness_weighting=StalenessWeighting("compensate"))
+        setup_for(StalenessWeighted(DySTop(), StalenessWeighting("compensate")))
     with pytest.raises(ConfigError, match=r"nodes? .*0 .*\[\]"):
         setup_for("dystop", members=())
     harness = play(rounds=1)

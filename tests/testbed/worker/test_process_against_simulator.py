@@ -9,8 +9,8 @@ import pytest
 from dystop.control.stopping import Stop
 from dystop.data import load, take
 from dystop.plan import Plan, links, mix_of
-from dystop.simulator.loop import begin, simulate
 from dystop.simulator.params import EngineParams
+from dystop.simulator.round import begin, simulate
 from dystop.testbed.coordinator.orders import orders_from_plan
 from dystop.testbed.protocol.payload import schema_of
 from dystop.testbed.worker.state import WorkerSetup

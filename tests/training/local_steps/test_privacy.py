@@ -15,7 +15,7 @@ from dystop.errors import ConfigError
 from dystop.experiments.building import build
 from dystop.experiments.config import read_experiment
 from dystop.simulator import checkpoint, run_rounds
-from dystop.simulator.loop import begin
+from dystop.simulator.round import begin
 from dystop.training.backends import sequential
 from dystop.training.local_steps import privacy as private
 from dystop.training.local_steps.privacy import (

@@ -17,7 +17,7 @@ from dystop.errors import ConfigError, UserCodeError
 from dystop.experiments.building import build
 from dystop.experiments.config import read_experiment
 from dystop.simulator import run_rounds
-from dystop.simulator.loop import begin
+from dystop.simulator.round import begin
 from dystop.training.params import TrainerParams
 from dystop.training.trainers import flower_child
 from dystop.training.trainers.flower import AppProcess, FlowerTrainer

@@ -19,7 +19,7 @@ from dystop.bench.planning import fleet_of
 from dystop.bench.result import Line
 from dystop.bench.settings import Settings
 from dystop.bench.timing import in_turns
-from dystop.control.round import build_view, decide, initial_state, settle
+from dystop.control.round import advance, build_view, decide, initial_state, record_of
 from dystop.control.stopping import Stop
 from dystop.mechanisms.dystop import DySTop
 from dystop.plan import Plan
@@ -257,8 +257,10 @@ def decision_rounds_per_s(setup: CoordinatorSetup) -> float:
             began = time.perf_counter()
         world_state = setup.world.observe(control.t, control.clock_s)
         view = build_view(fleet, control, observations.observe(world_state, here, control.clock_s))
-        plan, control = decide(mechanism, control, view, setup.staleness_weighting)
-        _, control = settle(mechanism, control, view, plan, _outcome(fleet, plan))
+        plan, control = decide(mechanism, control, view)
+        outcome, before = _outcome(fleet, plan), control
+        control = advance(mechanism, control, view, plan, outcome)
+        record_of(before, control, view, plan, outcome)
     return (setup.stop.rounds - _WARM) / (time.perf_counter() - began)
 
 

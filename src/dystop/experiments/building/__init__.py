@@ -29,8 +29,6 @@ from dystop.experiments.building.simulation import (
     Built,
     build,
     build_each_setting,
-    check_budgets,
-    check_staleness_weighting,
 )
 
 __all__ = [
@@ -39,11 +37,9 @@ __all__ = [
     "build",
     "build_each_setting",
     "card_of",
-    "check_budgets",
     "check_flower",
     "check_label_flip",
     "check_same_data",
-    "check_staleness_weighting",
     "compression_of",
     "describe_compression",
     "describe_graph",

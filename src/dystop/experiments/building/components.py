@@ -13,9 +13,9 @@ from dystop.control.round import build_view, initial_state
 from dystop.data import Dataset, Labels
 from dystop.experiments.building.samples import attackers_of
 from dystop.experiments.config import Experiment
-from dystop.experiments.fleet import keeps_topology, make_stop, steps_of
+from dystop.experiments.fleet import keeps_topology, make_stop, mechanism_of, steps_of
 from dystop.simulator.attack import Attackers
-from dystop.simulator.loop import observe
+from dystop.simulator.round import observe
 from dystop.simulator.state import Components
 from dystop.training.flat import Layout
 from dystop.training.local_steps.privacy import accountant_of
@@ -39,7 +39,7 @@ def make_components(
     topology = keeps_topology(experiment)
     return Components(
         fleet=fleet,
-        mechanism=experiment.mechanism,
+        mechanism=mechanism_of(experiment),
         world=world,
         trainer=trainer,
         engine=experiment.engine,
@@ -48,10 +48,8 @@ def make_components(
         steps=steps_of(experiment, fleet),
         topology=topology,
         moving=topology and experiment.world.mobility.enabled,
-        staleness_weighting=experiment.staleness,
         aggregation=experiment.aggregation,
         attackers=_attackers(experiment, trainer),
-        budgets_bind=experiment.world.budget.binds == "everybody",
         power=power_of(
             experiment.energy, fleet.workers, experiment.world.compute.devices == "jetson"
         ),

@@ -6,8 +6,6 @@ from typing import Any
 
 import torch
 
-from dystop.control.compression import DIFFERENCES
-from dystop.control.staleness_weighting import without_effect
 from dystop.data import (
     Dataset,
     Labels,
@@ -46,11 +44,16 @@ from dystop.experiments.building.samples import (
     with_wrong_labels,
 )
 from dystop.experiments.config import Experiment, to_tree
-from dystop.experiments.config.readings import set_by
-from dystop.experiments.fleet import fleet_of, make_world, planning_note, replay_note
+from dystop.experiments.fleet import (
+    fleet_of,
+    make_world,
+    mechanism_of,
+    planning_note,
+    replay_note,
+)
 from dystop.simulator.mailbox import spare_bytes
 from dystop.simulator.pipeline import waiting_bytes
-from dystop.simulator.state import Components, keeps_starts
+from dystop.simulator.state import Components
 from dystop.sparse import Ints
 from dystop.training.flat import layout_of
 from dystop.training.local_steps.optimisers import StateLayout, optimiser_of
@@ -107,8 +110,7 @@ def build(
         raise ConfigError(
             "data.private: only the workers of a testbed have private data; leave these keys out"
         )
-    check_staleness_weighting(experiment)
-    check_budgets(experiment)
+    mechanism_of(experiment)  # refuses what does not fit together
     experiment = with_noted_base(experiment)
     if is_flower(experiment.model.name):
         check_flower(experiment)
@@ -250,38 +252,6 @@ def check_planning_only(experiment: Experiment) -> None:
         )
 
 
-def check_staleness_weighting(experiment: Experiment) -> None:
-    """Refuse a staleness weighting that would change nothing under the mechanism."""
-    mechanism, weighting = experiment.mechanism, experiment.staleness
-    if reason := without_effect(weighting, mechanism.capabilities()):
-        raise ConfigError(
-            f"staleness.rule = {weighting.rule!r} changes nothing under {mechanism.name}: "
-            f"{reason}; use 'none', or another asynchronous mechanism ('dystop list mechanisms')"
-        )
-
-
-def check_budgets(experiment: Experiment) -> None:
-    """Refuse budgets for everybody where a transfer costs more than its plan can tell."""
-    kind, mechanism, key = experiment.link.compression, experiment.mechanism, "world.budget.binds"
-    if experiment.world.budget.binds != "everybody":
-        return
-    compressed = f"link.compression = {kind!r}"
-    found = {
-        f"{compressed}: a worker that missed messages gets several at once": kind in DIFFERENCES,
-        f"{compressed}: the ring of {mechanism.name} passes on a message of every member": (
-            kind != "none" and mechanism.capabilities().collective
-        ),
-        "world.reach = 'overlay': workers on the way carry models that no budget counts": (
-            experiment.world.reach == "overlay"
-        ),
-    }
-    for problem in (text for text, is_set in found.items() if is_set):
-        raise ConfigError(
-            f"{problem}, but {key} = 'everybody' says that nobody exceeds a budget; change this "
-            f"setting, or use {key} = 'mechanism'" + set_by(experiment.reading, mechanism.name, key)
-        )
-
-
 def _estimate(experiment: Experiment, trainer: Trainer) -> MemoryEstimate:
     """Return the memory that a run needs."""
     workers = experiment.fleet.workers
@@ -289,10 +259,9 @@ def _estimate(experiment: Experiment, trainer: Trainer) -> MemoryEstimate:
     if experiment.engine.ahead and trainer.rows_independent:
         stack = workers * trainer.size.row_bytes
         estimate = estimate.plus("rounds decided ahead", waiting_bytes(stack, workers))
-    able = experiment.mechanism.capabilities()
+    able = mechanism_of(experiment).capabilities()
     if able.pushes:
-        starts = keeps_starts(able, experiment.staleness)
-        spare = spare_bytes(trainer.size.row_bytes, starts=starts)
+        spare = spare_bytes(trainer.size.row_bytes, starts=able.deltas or able.compensates)
         estimate = estimate.plus("pushed models that arrived", spare)
     return estimate
 
@@ -323,9 +292,9 @@ def _stacks(experiment: Experiment) -> float:
     published, the start and the correction of compensated updates, deltas, pushed models that wait
     for their receivers, the results of aggregations, and public copies with what is compressed.
     """
-    able = experiment.mechanism.capabilities()
+    able = mechanism_of(experiment).capabilities()
     late = 3.0 * (experiment.engine.publish == "on_completion")
-    compensated = 6.0 * (experiment.staleness.rule == "compensate")
+    compensated = 6.0 * able.compensates
     kept = 0.0 if experiment.evaluate.model == "trained" else 2.0 if late else 1.0
     packed = 0.0 if experiment.link.compression == "none" else 3.0 + able.deltas
     return 2.0 + late + compensated + 3.0 * able.deltas + 3.0 * able.pushes + kept + packed

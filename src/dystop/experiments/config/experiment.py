@@ -11,7 +11,6 @@ from annotated_types import Ge, Gt, Le
 
 from dystop.control.compression import LinkParams
 from dystop.control.robust_aggregation import Aggregation
-from dystop.control.staleness_weighting import StalenessWeighting
 from dystop.control.stopping import Evaluate, Stop
 from dystop.data.generated.images import SyntheticParams
 from dystop.data.generated.table import TableParams
@@ -21,6 +20,7 @@ from dystop.data.private import PrivateData
 from dystop.experiments.config.keys import Key, keys_of
 from dystop.experiments.config.readings import ReadingName
 from dystop.mechanisms import MECHANISMS
+from dystop.mechanisms.staleness_weighted import StalenessWeighting
 from dystop.params import param, section
 from dystop.simulator.params import EngineParams
 from dystop.testbed.params import TestbedParams

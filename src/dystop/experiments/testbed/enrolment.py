@@ -22,7 +22,7 @@ from dystop.experiments.config import Experiment, read_experiment, to_tree
 from dystop.experiments.config.readings import set_by
 from dystop.experiments.config.tables import without
 from dystop.experiments.config.write import dumps
-from dystop.experiments.fleet import fleet_of, keeps_topology, steps_of
+from dystop.experiments.fleet import fleet_of, keeps_topology, mechanism_of, steps_of
 from dystop.experiments.folders.run_folder import CONFIG, RunData, check_config
 from dystop.foreign_files import JSON_BYTES, read_bounded
 from dystop.record import ACCURACY
@@ -333,7 +333,7 @@ def coordinator_setup(experiment: Experiment, enrolment: Enrolment, run: str) ->
     return CoordinatorSetup(
         run=run,
         fleet=fleet,
-        mechanism=experiment.mechanism,
+        mechanism=mechanism_of(experiment),
         world=EmulatedWorld(world, step_seconds(experiment, fleet)),
         steps=steps_of(experiment, fleet),
         members=_members(experiment, enrolment),
@@ -341,10 +341,8 @@ def coordinator_setup(experiment: Experiment, enrolment: Enrolment, run: str) ->
         params=experiment.testbed,
         stop=replace(experiment.stop, diverged=0.0),  # one hostile model must not end the run
         evaluate=experiment.evaluate,
-        staleness_weighting=experiment.staleness,
         topology=topology,
         moving=topology and experiment.world.mobility.enabled,
-        budgets_bind=experiment.world.budget.binds == "everybody",
         score_name=enrolment.score,
         least_loss=enrolment.least_loss,
         power=power_of(experiment.energy, fleet.workers, _has_jetsons(experiment)),

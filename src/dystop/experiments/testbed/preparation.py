@@ -5,9 +5,7 @@ from typing import Any
 
 from dystop.data import describe_partition, fingerprint, label_chart, labels_of
 from dystop.experiments.building import (
-    check_budgets,
     check_same_data,
-    check_staleness_weighting,
     compression_of,
     describe_compression,
     describe_graph,
@@ -20,7 +18,7 @@ from dystop.experiments.building import (
     with_noted_base,
 )
 from dystop.experiments.config import Experiment
-from dystop.experiments.fleet import fleet_of
+from dystop.experiments.fleet import fleet_of, mechanism_of
 from dystop.experiments.folders.run_folder import RunData
 from dystop.experiments.testbed.enrolment import (
     Enrolled,
@@ -65,8 +63,7 @@ def prepare(experiment: Experiment, enrolled: tuple[Enrolled, ...] | None = None
         enrolled: The workers, if they bring their own data; nothing is loaded then.
     """
     check_testbed(experiment)
-    check_staleness_weighting(experiment)
-    check_budgets(experiment)
+    mechanism_of(experiment)  # refuses what does not fit together
     check_accountant(experiment.privacy)
     experiment = with_noted_base(experiment)
     unseen = unseen_samples(experiment, enrolled)

@@ -1,10 +1,9 @@
 """Figures of `dystop bench`: cost of a round by fleet size, cost of an image by model size."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Protocol
 
 from matplotlib.axes import Axes
-from matplotlib.figure import Figure
 
 from dystop.report.figures.style import (
     LineStyle,
@@ -56,71 +55,6 @@ def cost_models(curves: Sequence[CostCurve]) -> Plot:
         "Lower is faster. One model with one large batch is the lower limit of the device.",
     )
     return _draw_costs(plot, curves, "parameters of the model", "µs per trained image")
-
-
-class PlanPoint(Protocol):
-    """A measured simulation without models; see `dystop.bench.cells.PlanCost`."""
-
-    @property
-    def workers(self) -> int:
-        """Number of workers."""
-
-    @property
-    def coordinators(self) -> int:
-        """Number of coordinators."""
-
-    @property
-    def round_s(self) -> float:
-        """CPU seconds of a simulated round."""
-
-    @property
-    def decision_s(self) -> float:
-        """CPU seconds of one coordinator for a round."""
-
-    @property
-    def peak_bytes(self) -> int:
-        """Peak memory of the process."""
-
-    @property
-    def status_bytes(self) -> float:
-        """Bytes that one coordinator hears in a round."""
-
-
-@figure_style()
-def plan_costs(points: Sequence[PlanPoint]) -> Plot:
-    """Draw time, memory and status traffic of planning, with one coordinator and in cells."""
-    plot = Plot(
-        "plan-costs",
-        "Cost of planning against the number of workers",
-        "Lower is better. On these axes a straight line at 45 degrees is linear growth.",
-        wide=True,
-    )
-    kinds = {
-        "one coordinator": [p for p in points if p.coordinators == 1],
-        "cells": [p for p in points if p.coordinators > 1],
-    }
-    styles = {name: LineStyle(name, *color_and_marker(k), True) for k, name in enumerate(kinds)}
-    figure = Figure(figsize=(9.9, 3.5), layout="constrained")
-    panels: list[tuple[str, Callable[[PlanPoint], float]]] = [
-        ("CPU seconds of a simulated round", lambda p: p.round_s),
-        ("CPU seconds of a coordinator, per round", lambda p: p.decision_s),
-        ("peak memory of the simulation (GB)", lambda p: p.peak_bytes / 1e9),
-        ("MB that a coordinator hears, per round", lambda p: p.status_bytes / 1e6),
-    ]
-    for axes, (title, value) in zip(figure.subplots(1, len(panels)), panels, strict=True):
-        for name, found in kinds.items():
-            at, cost = [p.workers for p in found], [value(p) for p in found]
-            style = styles[name]
-            axes.loglog(at, cost, color=style.color, **style.marker_options(len(at)))
-        axes.set_xlabel("workers")
-        axes.set_ylabel(title)
-    figure.legend(handles=legend_handles(list(styles.values())), loc="outside upper left", ncols=2)
-    ends = "; ".join(
-        f"{name}: {found[-1].decision_s:.3g} s per decision at {found[-1].workers:,} workers"
-        for name, found in kinds.items()
-        if found
-    )
-    return plot.with_figure(figure, f"Line charts of the cost of planning. {ends}.")
 
 
 def _draw_costs(plot: Plot, curves: Sequence[CostCurve], x: str, y: str) -> Plot:

@@ -49,7 +49,7 @@ def aggregated_rows(
     """
     if aggregation.rule == "mean" or stage.kind == "delta":
         return mixed_rows(models, stage, sources)
-    models.finish(np.concatenate([stage.receiver, stage.source]))
+    models.trainings.finish(np.concatenate([stage.receiver, stage.source]))
     if aggregation.rule in COORDINATE_WISE:
         return _coordinate_wise(aggregation, models, stage, sources)
     weight, own = stage.weight.copy(), own_models(models, stage, sources)

@@ -66,7 +66,7 @@ def all_fresh(weights: int, rows: int) -> Sources:
 
 def mixed_rows(models: Models, stage: Mix, sources: Sources) -> Tensor:
     """Return the rows of the receivers after one stage of mixing, [R, W]."""
-    models.finish(stage.source[sources.fresh])
+    models.trainings.finish(stage.source[sources.fresh])
     stack = models.latest
     if stage.kind == "delta":
         if models.start is None:

@@ -5,7 +5,8 @@ A round makes the same calls in the same order as the simulator's loop:
 1. `build_view` turns the measurements into what the mechanism may see (`Rounds.open_next`).
 2. `decide` returns the plan. Each node gets its part of the plan as an order (`_issue_orders`).
 3. The nodes execute their orders and report (`apply_report`).
-4. `settle` updates staleness and queues (eq:staleness, eq:queue) and makes the record (`close`).
+4. `advance` updates staleness and queues (eq:staleness, eq:queue), and `record_of` makes the
+   record (`close`).
 
 A report that arrives after its round was closed is applied with `apply_late_report`.
 """
@@ -19,10 +20,11 @@ from typing import Any, Literal
 import numpy as np
 
 from dystop.control.round import (
+    advance,
     apply_late_report,
     build_view,
     decide,
-    settle,
+    record_of,
     with_topology,
 )
 from dystop.plan import Plan
@@ -112,8 +114,7 @@ class Rounds:
         control = replace(state.control, clock_s=clock_s)
         observation = state.observations.observe(world, present, state.at_s)
         view = build_view(setup.fleet, control, observation)
-        weighting, budgets_bind = setup.staleness_weighting, setup.budgets_bind
-        plan, state.control = decide(setup.mechanism, control, view, weighting, budgets_bind)
+        plan, state.control = decide(setup.mechanism, control, view)
         self._issue_orders(plan, view, world)
         return True
 
@@ -374,9 +375,9 @@ class Rounds:
         reports = self._collect_reports(current)
         outcome = round_outcome(plan, view, reports)
         frozen = ~view.alive if state.params.away == "freeze" else None
-        record, state.control = settle(
-            state.setup.mechanism, state.control, view, plan, outcome, frozen
-        )
+        decided, mechanism = state.control, state.setup.mechanism
+        state.control = advance(mechanism, decided, view, plan, outcome, frozen)
+        record = record_of(decided, state.control, view, plan, outcome)
         if state.setup.topology:
             record = with_topology(record, plan, outcome.lost)
         if (power := state.setup.power) is not None:

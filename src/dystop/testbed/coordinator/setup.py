@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 from ipaddress import ip_address
 from typing import Protocol
 
-from dystop.control.staleness_weighting import StalenessWeighting
 from dystop.control.stopping import Evaluate, Stop
 from dystop.errors import ConfigError
 from dystop.record import ACCURACY
@@ -54,10 +53,8 @@ class CoordinatorSetup:
     params: TestbedParams = field(default_factory=TestbedParams)
     stop: Stop = field(default_factory=Stop)
     evaluate: Evaluate = field(default_factory=Evaluate)
-    staleness_weighting: StalenessWeighting = field(default_factory=StalenessWeighting)
     topology: bool = True  # write active workers and links into the records
     moving: bool = False  # write positions into the records
-    budgets_bind: bool = False  # links beyond a bandwidth budget are not made
     score_name: str = ACCURACY  # of the task
     least_loss: float = -math.inf  # of the task; a report below it is false
     power: Power | None = None  # of the workers; None: energy is not counted
@@ -66,7 +63,7 @@ class CoordinatorSetup:
 
     def __post_init__(self) -> None:
         """Refuse what the testbed does not support."""
-        if self.staleness_weighting.rule == "compensate":
+        if self.mechanism.capabilities().compensates:
             raise ConfigError(
                 "staleness.rule = 'compensate' is not possible in the testbed: a worker does not "
                 "know where the trainings of its neighbours started; choose another rule, or use "

@@ -6,16 +6,17 @@ import numpy as np
 import pytest
 
 from dystop.control.plan_check import check_plan
-from dystop.control.staleness_weighting import (
+from dystop.control.stopping import Stop
+from dystop.experiments.config import read_experiment
+from dystop.mechanisms import MECHANISMS, AsyDFL, AsyNG, DySTop
+from dystop.mechanisms.staleness_weighted import (
+    StalenessWeighted,
     StalenessWeighting,
     apply,
     freshness,
     participation_rate,
     without_effect,
 )
-from dystop.control.stopping import Stop
-from dystop.experiments.config import read_experiment
-from dystop.mechanisms import MECHANISMS, AsyDFL, AsyNG, DySTop
 from dystop.plan import Plan, links, mix_of, no_links
 from dystop.simulator.params import EngineParams
 from dystop.sparse import ints
@@ -86,14 +87,17 @@ PULL = Plan(
 )
 
 
+def weighted(mechanism, *rule, **params):
+    return StalenessWeighted(mechanism, StalenessWeighting(*rule, **params))
+
+
 @pytest.mark.parametrize("publish", ["eager", "on_completion"])
 def test_compensation_by_hand(publish):
     components = components_for(
-        Script(plans=(PULL,)),
+        weighted(Script(plans=(PULL,)), "compensate", strength=0.1),
         3,
         stop=Stop(rounds=1),
         engine=EngineParams(publish=publish),
-        staleness_weighting=StalenessWeighting("compensate", strength=0.1),
     )
     _, state = run_to_end(components)
     # Worker 2 came from 0 with an update of 3; worker 0 stands at 1: 3 - 0.1 * 9 * (1 - 0) = 2.1.
@@ -108,10 +112,9 @@ def test_compensation_of_a_message():
     )
     use = replace(PULL, links=no_links())
     components = components_for(
-        Script(plans=(push, use)),
+        weighted(Script(plans=(push, use)), "compensate", strength=0.1),
         3,
         stop=Stop(rounds=2),
-        staleness_weighting=StalenessWeighting("compensate", strength=0.1),
     )
     _, state = run_to_end(components)
     assert weights(state)[0] == pytest.approx((1 + 2.1) / 2 + 1)
@@ -128,10 +131,9 @@ def test_the_age_of_a_message_is_counted_from_its_sending():
     use = replace(PULL, links=no_links())
     script = Script(plans=(push, other, other, use))
     components = components_for(
-        script,
+        weighted(script, "polynomial", exponent=1.0),
         3,
         stop=Stop(rounds=4),
-        staleness_weighting=StalenessWeighting("polynomial", exponent=1.0),
     )
     _, state = run_to_end(components)
     assert weights(state)[0] == pytest.approx(1 * 0.875 + 3 * 0.125 + 1)  # 0.5 / (3 + 1)
@@ -141,11 +143,10 @@ def test_the_age_of_a_message_is_counted_from_its_sending():
 def test_every_remedy_runs_with_dystop(rule):
     params = replace(STABLE_WORLD, compute=replace(STABLE_WORLD.compute, spread=0.4))
     components = components_for(
-        DySTop(),
+        weighted(DySTop(), rule, share=0.9, strength=1e-4),
         8,
         params=params,
         stop=Stop(rounds=15),
-        staleness_weighting=StalenessWeighting(rule, strength=1e-4),
     )
     records, state = run_to_end(components)
     assert len(records) == 15
@@ -164,10 +165,9 @@ def with_a_mailed_update(gap=3, weight=0.5, **rule):
     add = mix_of(ints([0, 0]), ints([0, 2]), np.array([1.0, weight]), kind="delta")
     use = Plan(ints([0]), no_links(), (add,))
     components = components_for(
-        DeltaScript(plans=(push, *[alone] * (gap - 1), use)),
+        weighted(DeltaScript(plans=(push, *[alone] * (gap - 1), use)), **rule),
         3,
         stop=Stop(rounds=gap + 1),
-        staleness_weighting=StalenessWeighting(**rule),
     )
     _, state = run_to_end(components)
     return weights(state)[0] - 1.0
@@ -199,13 +199,12 @@ OTHERS = {
 def models_after(mechanism, weighting, publish):
     params = replace(STABLE_WORLD, compute=replace(STABLE_WORLD.compute, spread=0.4))
     components = components_for(
-        mechanism,
+        StalenessWeighted(mechanism, weighting),
         6,
         params=params,
         trainer=AddingTrainer(gain=0.1),
         engine=EngineParams(publish=publish),
         stop=Stop(rounds=25),
-        staleness_weighting=weighting,
     )
     _, state = run_to_end(components)
     return state.models.latest.tolist()

@@ -1,15 +1,17 @@
 """Bandwidth budgets for mechanisms that do not heed them: links beyond a budget are not made.
 
 DySTop, AsyDFL and AsyNG choose links within the budgets (B_t^i <= budget, section "Problem"); the
-other mechanisms know no budgets. With `world.budget.binds = "everybody"` this module removes the
-links of a plan that exceed a budget, whatever mechanism made the plan (ADR 0045).
+other mechanisms know no budgets. `Budgeted` removes the links of a plan that exceed a budget,
+whatever mechanism made the plan (ADR 0045). The key is `world.budget.binds = "everybody"`.
 """
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from dystop.control.aggregation import renormalise_lost
+from dystop.errors import ConfigError
+from dystop.mechanisms.wrapper import Wrapper
 from dystop.plan import Links, Mix, Plan, mix_of
 from dystop.rng import uniform
 from dystop.sparse import Bools, Floats, Ints
@@ -17,6 +19,40 @@ from dystop.types import View
 
 OVER_BUDGET = "over_budget"  # the note of a plan: links that were not made
 _ROUNDING = 1e-9  # in models
+
+
+@dataclass(frozen=True)
+class Budgeted(Wrapper):
+    """A mechanism whose plans keep to the bandwidth budgets of all nodes.
+
+    Raises:
+        ConfigError: A transfer costs more than its plan can tell.
+    """
+
+    compression: str = "none"  # of what links carry
+    differences: bool = False  # whether links carry differences to a public copy
+    overlay: bool = False  # whether workers on the way carry models of others
+
+    def __post_init__(self) -> None:
+        """Refuse links whose cost does not follow from the plan."""
+        compressed = f"link.compression = {self.compression!r}"
+        passes_on = self.compression != "none" and self.inner.capabilities().collective
+        found = {
+            f"{compressed}: a worker that missed messages gets several at once": self.differences,
+            f"{compressed}: the ring of {self.name} passes on a message of every member": passes_on,
+            "world.reach = 'overlay': workers on the way carry models that no budget counts": (
+                self.overlay
+            ),
+        }
+        for problem in (text for text, is_set in found.items() if is_set):
+            raise ConfigError(
+                f"{problem}, but world.budget.binds = 'everybody' says that nobody exceeds a "
+                "budget; change this setting, or use world.budget.binds = 'mechanism'"
+            )
+
+    def changed(self, plan: Plan, view: View) -> Plan:
+        """Return the plan without the links that exceed a budget."""
+        return within_budgets(plan, view, keep_mean=self.capabilities().doubly_stochastic)
 
 
 def within_budgets(plan: Plan, view: View, *, keep_mean: bool) -> Plan:

@@ -6,7 +6,7 @@ participation (ASO-Fed), or first-order delay compensation (a Taylor term on eac
 default is none, as in the paper.
 
 A rule changes the weights of updates like those of models; the own model then keeps its weight.
-`without_effect` says where a rule has nothing to change.
+`StalenessWeighted` wraps a mechanism, and refuses a rule that has nothing to change.
 
 The age of a source is the number of rounds since the training of its model began: tau_j for a pull,
 the rounds since sending for a message.
@@ -20,6 +20,8 @@ from annotated_types import Ge, Gt, Le
 
 from dystop.control.aggregation import rest_to_self, row_sums
 from dystop.control.plan_check import source_kind
+from dystop.errors import ConfigError
+from dystop.mechanisms.wrapper import Wrapper
 from dystop.params import param
 from dystop.plan import Mix, Plan
 from dystop.sparse import Bools, Floats, Ints
@@ -63,6 +65,35 @@ def without_effect(weighting: StalenessWeighting, able: Capabilities) -> str:
     if weighting.rule == "constant" and weighting.share == 1:
         return "staleness.share = 1 multiplies every weight by one; set it below 1"
     return ""
+
+
+@dataclass(frozen=True)
+class StalenessWeighted(Wrapper):
+    """A mechanism whose plans weight stale models by a rule.
+
+    Raises:
+        ConfigError: The rule would leave all plans as they are.
+    """
+
+    weighting: StalenessWeighting
+
+    def __post_init__(self) -> None:
+        """Refuse a rule without effect."""
+        if reason := without_effect(self.weighting, self.inner.capabilities()):
+            raise ConfigError(
+                f"staleness.rule = {self.weighting.rule!r} changes nothing under {self.name}: "
+                f"{reason}; use 'none', or another asynchronous mechanism ('dystop list "
+                "mechanisms')"
+            )
+
+    def capabilities(self) -> Capabilities:
+        """Return what the mechanism inside needs, and whether updates are compensated."""
+        able, compensates = self.inner.capabilities(), self.weighting.rule == "compensate"
+        return replace(able, compensates=True) if compensates else able
+
+    def changed(self, plan: Plan, view: View) -> Plan:
+        """Return the plan with stale models weighted."""
+        return apply(self.weighting, plan, view)
 
 
 def freshness(staleness_weighting: StalenessWeighting, age: Ints) -> Floats:

@@ -7,7 +7,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dystop.control.budgets import OVER_BUDGET, exchanges, links_within, within_budgets
 from dystop.control.plan_check import check_plan
 from dystop.control.stopping import Stop
 from dystop.errors import ConfigError
@@ -15,10 +14,17 @@ from dystop.experiments.building import build
 from dystop.experiments.config import read_experiment
 from dystop.experiments.testbed.preparation import prepare
 from dystop.mechanisms import MECHANISMS
+from dystop.mechanisms.budgeted import (
+    OVER_BUDGET,
+    Budgeted,
+    exchanges,
+    links_within,
+    within_budgets,
+)
 from dystop.plan import Plan, links, mix_of
 from dystop.simulator import run_rounds
-from dystop.simulator.loop import begin
 from dystop.simulator.params import EngineParams
+from dystop.simulator.round import begin
 from dystop.sparse import ints
 from dystop.world import Budget, WorldParams
 from dystop.world.capacity import budget_of_round
@@ -205,8 +211,9 @@ def test_the_testbed_refuses_what_a_simulation_refuses():
 def test_a_run_with_budgets_for_everybody(name, timing):
     budget = Budget(models=3.0, binds="everybody")
     components = components_for(
-        MECHANISMS[name](), 12, params=replace(UNSTABLE_WORLD, range_m=200.0, budget=budget),
-        stop=Stop(rounds=12), engine=EngineParams(timing=timing), budgets_bind=True,
+        Budgeted(MECHANISMS[name]()), 12,
+        params=replace(UNSTABLE_WORLD, range_m=200.0, budget=budget),
+        stop=Stop(rounds=12), engine=EngineParams(timing=timing),
     )  # fmt: skip
     in_links, in_models = excess(components)
     assert in_links <= 0
@@ -224,7 +231,7 @@ def test_the_key_reaches_a_run():
     words = ["data.name=synthetic", "model.name=softmax", "fleet.workers=5"]
     for binds, bound in {"mechanism": False, "everybody": True, "nobody": False}.items():
         built = build(read_experiment(None, [*words, f"world.budget.binds={binds}"]))
-        assert built.components.budgets_bind == bound
+        assert isinstance(built.components.mechanism, Budgeted) == bound
         budget = built.components.world.observe(1, 0.0).budget
         assert np.isinf(budget).all() == (binds == "nobody")
     assert built.physics["budget"] == "unlimited"

@@ -1,15 +1,22 @@
-"""The paper's algorithm in virtual time (alg:dystop), one `RoundRecord` per round."""
+"""One round of the paper's algorithm in virtual time (alg:dystop), and the loop over rounds.
+
+`start_round` observes, decides, executes and advances; `finish_round` waits for losses and scores,
+and makes the record. `simulate` calls them in turn. `dystop.simulator.pipeline` calls the same two
+functions and starts rounds before earlier ones are finished. The testbed's coordinator calls
+`build_view`, `decide`, `advance` and `record_of` in the same order; its workers execute the plan.
+"""
 
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from dystop.control.round import (
+    advance,
     build_view,
     decide,
     initial_state,
-    settle,
+    record_of,
     with_not_finite,
     with_topology,
 )
@@ -17,55 +24,88 @@ from dystop.control.stopping import ends_early, is_over
 from dystop.plan import Plan
 from dystop.record import RoundRecord
 from dystop.simulator.compressed_links import realise, with_copies
-from dystop.simulator.evaluation import evaluate_when_due
+from dystop.simulator.evaluation import (
+    is_last,
+    request_score,
+    schedule_evaluation,
+    scored,
+)
 from dystop.simulator.mailbox import deliver
 from dystop.simulator.mixing.robust import with_memory
-from dystop.simulator.model_stack import first_models, index
+from dystop.simulator.model_stack import PendingScore, first_models, index
 from dystop.simulator.state import Components, State
-from dystop.simulator.transfers import execute
+from dystop.simulator.transfers import PendingOutcome, execute
 from dystop.sparse import Bools, Ints
-from dystop.types import Observation, Outcome, undrawn_budget, updated
-from dystop.world import Progress, WorldState
+from dystop.types import ControlState, Observation, Outcome, View, undrawn_budget, updated
+from dystop.world import Progress, RealisedPlan, WorldState
 from dystop.world.energy import simulated_energy, with_energy
 from dystop.world.progress import nothing_in_flight
 
 
 def simulate(components: Components, state: State) -> Iterator[tuple[RoundRecord, State]]:
-    """Run rounds until a stop rule holds; yield each record with the state after it.
-
-    The testbed's coordinator calls `build_view`, `decide` and `settle` in the same order; there,
-    workers execute the plan.
-    """
-    fleet, mechanism, stop = components.fleet, components.mechanism, components.stop
-    while not is_over(stop, state.control.t, state.control.clock_s):
-        # Observe: the round opens as soon as a worker is present.
-        world_state, state = open_round(components, state)
-        if is_over(stop, state.control.t, state.control.clock_s):
-            return
-        view = build_view(fleet, state.control, observe(world_state, state.progress))
-
-        # Decide: who trains, who pulls from whom, and with which weights.
-        weighting, budgets_bind = components.staleness_weighting, components.budgets_bind
-        plan, control = decide(mechanism, state.control, view, weighting, budgets_bind)
-
-        # Execute: the world says what arrives and when; models are mixed and trained.
-        realised, state = realise(components, state, view, plan)
-        pending, state = execute(components, state, view, plan, realised)
-        outcome = pending.result()
-
-        # Settle: clock, staleness and queues advance.
-        record, control = settle(mechanism, control, view, plan, outcome)
-        state = replace(state, control=control)
-
-        # Record: what was seen, and how good the models are.
-        record = with_map(components, record, plan, outcome.lost, world_state)
-        record = with_failed_trainings(components, record, plan, outcome)
-        spent = simulated_energy(components.power, view, plan, realised)
-        record = with_energy(record, components.power, spent)
-        record, state = evaluate_when_due(components, record, state)
+    """Run rounds until a stop rule holds; yield each record with the state after it."""
+    while (started := start_round(components, state)) is not None:
+        record, state = finish_round(components, started)
         yield record, state
-        if ends_early(stop, record):
+        if ends_early(components.stop, record):
             return
+
+
+@dataclass(frozen=True)
+class StartedRound:
+    """A round that is decided, timed and mixed; its trainings and its evaluation may still run."""
+
+    world_state: WorldState
+    view: View
+    plan: Plan
+    decided: ControlState  # after the decision
+    realised: RealisedPlan
+    outcome: PendingOutcome
+    score: PendingScore | None  # None: no evaluation is due
+    state: State  # after the round; the losses of its outcome are missing
+
+
+def start_round(components: Components, state: State) -> StartedRound | None:
+    """Observe, decide, execute and advance; None where the run is over."""
+    # Observe: the round opens as soon as a worker is present.
+    if _is_over(components, state):
+        return None
+    world_state, state = open_round(components, state)
+    if _is_over(components, state):
+        return None
+    view = build_view(components.fleet, state.control, observe(world_state, state.progress))
+
+    # Decide: who trains, who pulls from whom, and with which weights.
+    plan, decided = decide(components.mechanism, state.control, view)
+
+    # Execute: the world says what arrives and when; models are mixed and trained.
+    realised, state = realise(components, state, view, plan)
+    outcome, state = execute(components, state, view, plan, realised)
+
+    # Advance: clock, staleness, queues and counts. Losses have no part in them.
+    control = advance(components.mechanism, decided, view, plan, outcome.known)
+    due, state = schedule_evaluation(components, view.t, updated(state, control=control))
+    score = request_score(components, state) if due else None
+    return StartedRound(world_state, view, plan, decided, realised, outcome, score, state)
+
+
+def finish_round(components: Components, started: StartedRound) -> tuple[RoundRecord, State]:
+    """Wait for losses and scores; return the record of the round, and the state after it."""
+    view, plan, outcome = started.view, started.plan, started.outcome.result()
+    state = updated(started.state, control=updated(started.state.control, last=outcome))
+    record = record_of(started.decided, state.control, view, plan, outcome)
+    record = with_map(components, record, plan, outcome.lost, started.world_state)
+    record = with_failed_trainings(components, record, plan, outcome)
+    spent = simulated_energy(components.power, view, plan, started.realised)
+    record = with_energy(record, components.power, spent)
+    score = started.score
+    if score is None and is_last(components, record):
+        score = request_score(components, state)
+    return (scored(components, record, score(), state) if score else record), state
+
+
+def _is_over(components: Components, state: State) -> bool:
+    return is_over(components.stop, state.control.t, state.control.clock_s)
 
 
 def begin(components: Components) -> State:
