@@ -24,6 +24,7 @@ _MODULES = {
     "Callback": "dystop.experiments.callbacks",
     "Capabilities": "dystop.types",
     "CapacityError": "dystop.errors",
+    "Carried": "dystop.carried",
     "Classification": "dystop.training.tasks.task",
     "Comparison": "dystop.experiments.results",
     "ConfigError": "dystop.errors",
@@ -68,6 +69,7 @@ _MODULES = {
     "Task": "dystop.training.tasks.task",
     "TrustError": "dystop.errors",
     "UserCodeError": "dystop.errors",
+    "Values": "dystop.carried",
     "VerificationError": "dystop.errors",
     "View": "dystop.types",
     "WorkerMetrics": "dystop.experiments.callbacks",
@@ -89,6 +91,8 @@ _MODULES = {
 __all__ = ["__version__", *_MODULES]
 
 if TYPE_CHECKING:
+    from dystop.carried import Carried as Carried
+    from dystop.carried import Values as Values
     from dystop.control.aggregation import size_weights as size_weights
     from dystop.control.topology import connect as connect
     from dystop.control.topology import ranked_candidates as ranked_candidates

@@ -172,6 +172,7 @@ class Mix:
     mask: tuple[int, float] | None = None  # (seed, kept share)
     collective: bool = False  # sources are reached over a path of this stage's links (a ring)
     compensation: float = 0.0  # strength of the first-order correction for the age of updates
+    carried: Floats | None = None  # [M], weights of carried vectors with rows of their own
 
     @property
     def row_of(self) -> Ints:
@@ -198,6 +199,7 @@ class Mix:
             indptr=indptr,
             source=self.source[kept],
             weight=self.weight[kept],
+            carried=None if self.carried is None else self.carried[kept],
         )
 
 
@@ -209,6 +211,7 @@ def mix_of(
     kind: MixKind = "linear",
     mask: tuple[int, float] | None = None,
     collective: bool = False,
+    carried: Floats | None = None,
 ) -> Mix:
     """Return the mix of triples (dst, source, weight), with rows and sources sorted by id."""
     dst, source = ints(dst), ints(source)
@@ -217,7 +220,8 @@ def mix_of(
     begins = np.ones(len(dst) + 1, bool)  # the last one is the end
     np.not_equal(dst[1:], dst[:-1], out=begins[1:-1])
     indptr = begins.nonzero()[0]
-    return Mix(dst[indptr[:-1]], indptr, source, weight, kind, mask, collective)
+    carried = None if carried is None else np.asarray(carried, float)[order]
+    return Mix(dst[indptr[:-1]], indptr, source, weight, kind, mask, collective, carried=carried)
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,6 +20,7 @@ from typing import Any, ClassVar, Literal, TypeVar
 
 import numpy as np
 
+from dystop.carried import Carried, Values
 from dystop.plan import Plan
 from dystop.rng import stream
 from dystop.sparse import Bools, Floats, Graph, Ints, PairCounts, check_ids
@@ -327,6 +328,8 @@ class Capabilities:
     doubly_stochastic: bool = False  # mixing keeps the mean of all models
     budgeted: bool = False  # no node exceeds its bandwidth budget
     compensates: bool = False  # rows correct updates for their age, so starts of trainings are kept
+    carries: tuple[Carried, ...] = ()  # vectors of each worker beside its model
+    corrects: bool = False  # `correction` is added to every local gradient
     queue_bound: float | None = None  # staleness bound of the virtual queues; None: empty queues
 
 
@@ -379,6 +382,36 @@ class Mechanism:
     def plan(self, memory: Memory, view: View) -> tuple[Plan, Memory]:
         """Decide one round; return the plan and the memory for the next round."""
         raise NotImplementedError(f"{type(self).__name__} must implement `plan`")
+
+    def after_mixing(self, own: Values, mixed: Values) -> Values:
+        """Return what else mixing changes of a worker's model and carried vectors, by name.
+
+        This place and the two below must be pure and elementwise: they get the vectors of one
+        worker, [width], or those of several, [workers, width].
+
+        Args:
+            own: The vectors of the worker before the round, with its trained parameters as "model".
+            mixed: The same after all stages of mixing.
+        """
+        return {}
+
+    def correction(self, carried: Values) -> Any:
+        """Return what is added to every local gradient, where `Capabilities.corrects` says so."""
+        raise NotImplementedError(f"{type(self).__name__} must implement `correction`")
+
+    def after_training(
+        self, start: Any, trained: Any, carried: Values, steps: Any, rate: Any
+    ) -> Values:
+        """Return the carried vectors that a local training changes, by name.
+
+        Args:
+            start: Trained parameters before the training.
+            trained: The same after it.
+            carried: The vectors of the worker before it.
+            steps: Mini-batches that were taken; 0 for a worker without data.
+            rate: Learning rate of each of them.
+        """
+        return {}
 
 
 OUR = ", our "

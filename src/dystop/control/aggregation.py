@@ -97,7 +97,7 @@ def renormalise_lost(stage: Mix, dst: Ints, src: Ints, *, to_self: bool) -> Mix:
 
     With `to_self`, the lost weight moves to the own model at *both* ends, which keeps a doubly
     stochastic matrix doubly stochastic. Other linear rows are divided by the weight that arrived.
-    Rows of updates ("delta") lack the lost term.
+    Rows of updates ("delta"), and weights of carried vectors, lack the lost term.
     """
     if not len(dst) or not len(stage.source):
         return stage
@@ -109,6 +109,8 @@ def renormalise_lost(stage: Mix, dst: Ints, src: Ints, *, to_self: bool) -> Mix:
         gone = np.concatenate([gone, src * base + dst])
     hit = np.isin(key, gone) & (stage.dst != stage.source)
     weight = np.where(hit, 0.0, stage.weight)
+    if stage.carried is not None:
+        stage = replace(stage, carried=np.where(hit, 0.0, stage.carried))
     if to_self:
         return rest_to_self(stage, weight)
     if stage.kind != "delta":
@@ -149,7 +151,9 @@ def _drop(stage: Mix, weight: Floats, hit: Bools) -> Mix:
     """Return the rows without the weights that were hit; a row may become empty."""
     counts = np.bincount(stage.row_of[~hit], minlength=len(stage.receiver))
     indptr = ints(np.concatenate([[0], np.cumsum(counts)]))
-    return replace(stage, indptr=indptr, source=stage.source[~hit], weight=weight[~hit])
+    carried = None if stage.carried is None else stage.carried[~hit]
+    source, weight = stage.source[~hit], weight[~hit]
+    return replace(stage, indptr=indptr, source=source, weight=weight, carried=carried)
 
 
 def kept_coordinates(seed: int, keep: float, width: int) -> Bools:

@@ -1,7 +1,9 @@
 """Mechanisms that change the plans of another one."""
 
 from dataclasses import dataclass
+from typing import Any
 
+from dystop.carried import Values
 from dystop.control.plan_check import check_plan
 from dystop.plan import Plan
 from dystop.sparse import Graph
@@ -44,6 +46,20 @@ class Wrapper(Mechanism):
         plan, memory = self.inner.plan(memory, view)
         check_plan(self.inner, plan, view)
         return self.changed(plan, view), memory
+
+    def after_mixing(self, own: Values, mixed: Values) -> Values:
+        """Let the mechanism inside change carried vectors."""
+        return self.inner.after_mixing(own, mixed)
+
+    def correction(self, carried: Values) -> Any:
+        """Return the correction of the mechanism inside."""
+        return self.inner.correction(carried)
+
+    def after_training(
+        self, start: Any, trained: Any, carried: Values, steps: Any, rate: Any
+    ) -> Values:
+        """Let the mechanism inside change carried vectors."""
+        return self.inner.after_training(start, trained, carried, steps, rate)
 
     def changed(self, plan: Plan, view: View) -> Plan:
         """Return the changed plan."""

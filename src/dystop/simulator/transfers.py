@@ -10,6 +10,7 @@ from dystop.control.plan_check import source_kind
 from dystop.control.time_spent import total_of
 from dystop.plan import Mix, Plan, anywhere, repeated
 from dystop.simulator import mailbox
+from dystop.simulator.carrying import after_mixing, mix_own_rows, vectors_before
 from dystop.simulator.compressed_links import compressed
 from dystop.simulator.mixing.robust import aggregated_rows
 from dystop.simulator.mixing.stage import NOTHING, Sent, Sources, all_fresh
@@ -49,7 +50,9 @@ def execute(
         before = models.latest[index(active, models.latest)].clone()
     asks = "distance" in components.capabilities.needs
     distance = _distances(state, realised) if asks else None
+    vectors = vectors_before(components, models, active)
     state = _mix(components, state, view, realised)
+    after_mixing(components, models, active, vectors)
     trained = _train(components, state, view, realised)
     if models.finished is not None and before is not None:
         models.finished[index(active, models.latest)] = before
@@ -130,6 +133,7 @@ def _mix_stage(
     if components.aggregation.rule == "mean" and state.models.trainings.mix_later(rows, sources):
         return
     mixed = aggregated_rows(components.aggregation, components.trainer, state.models, rows, sources)
+    mix_own_rows(components, state.models, rows, sources, mixed)
     passive = ~mask_of(view.fleet.nodes, plan.active)[rows.receiver]
     write_rows(state.models, rows.receiver, mixed, passive, sources.busy)
 

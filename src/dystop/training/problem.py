@@ -46,6 +46,7 @@ class Problem:
     optimiser: Optimiser = PLAIN
     augmentation: Augmentation = NO_AUGMENTATION
     privacy: Privacy | None = None  # None: training is not private
+    corrects: bool = False  # whether jobs bring corrections of gradients
 
     @property
     def device(self) -> torch.device:
@@ -117,6 +118,7 @@ class Job:
     rates: Floats  # [A], factors of the learning rate
     moments: Tensor | None = None  # [A, n P], state of the optimiser; None: zeros, and not wanted
     taken: Tensor | None = None  # [A], steps in earlier trainings; None: none
+    correction: Tensor | None = None  # [A, P], added to every gradient; None: nothing is
 
     def rows(self, rows: Ints, device: torch.device | None = None) -> "Job":
         """Return some rows of the job, moved to `device` if given; copied, unless all rows."""
@@ -131,6 +133,7 @@ class Job:
             self.rates[rows],
             None if self.moments is None else self.moments[where].to(device),
             None if self.taken is None else self.taken[where].to(device),
+            None if self.correction is None else self.correction[where].to(device),
         )
 
 

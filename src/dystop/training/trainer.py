@@ -13,6 +13,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from dystop.carried import Places
+from dystop.errors import ConfigError
 from dystop.parallel import cores
 from dystop.sparse import Floats, Ints, ints
 from dystop.training import evaluate as evaluation
@@ -25,6 +27,7 @@ from dystop.training.backend_choice import (
     stack_height,
 )
 from dystop.training.backends import sequential
+from dystop.training.carried_vectors import CarriedVectors
 from dystop.training.device import Timer, deterministic_kernels, pick_devices, upload
 from dystop.training.evaluate import EvalTask, Evaluated, stratified_first
 from dystop.training.executors import (
@@ -46,6 +49,7 @@ from dystop.training.problem import Collector, Job, Problem, Trained, cut
 from dystop.training.randomness import address_names, preserve_generators, with_addresses
 from dystop.training.samples import Samples, Source, both_samples, shards_of, strata
 from dystop.training.tasks.task import CLASSIFICATION, Task
+from dystop.types import Mechanism
 
 PIECES = 8  # for each thread of the fused back end: many enough to end together, few enough
 # to cost little
@@ -68,7 +72,7 @@ def samples_seen(sizes: Ints, steps: Ints, batch: int) -> int:
 class Trainer:
     """Trains and evaluates the models of all workers. It holds the data, not the models."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 (what a trainer is made of)
         self,
         module: nn.Module,
         data: Source,
@@ -77,6 +81,7 @@ class Trainer:
         seed: int,
         task: Task = CLASSIFICATION,
         privacy: Privacy | None = None,
+        mechanism: Mechanism | None = None,
     ) -> None:
         """Put the data on the device and choose the back end.
 
@@ -88,13 +93,17 @@ class Trainer:
             seed: Seed of the run; part of the address of sample orders and of dropout.
             task: What is learned.
             privacy: Differential privacy of local training; None: it is not private.
+            mechanism: What may carry vectors beside the model; None: nothing does.
         """
         self.task = task
+        able = mechanism.capabilities() if mechanism is not None else None
+        corrects = able is not None and able.corrects
         self.params, devices = params, pick_devices(params.device)
         self.device = devices[0]
         self._eval_timer = Timer(self.device)
         self._state = StateLayout(layout_of(module), optimiser_of(params))
-        self.layout: Layout = self._state.whole
+        self._vectors = CarriedVectors(self._state.whole, mechanism)
+        self.layout: Layout = self._vectors.layout
         self._test_labels = strata(np.asarray(data.y_test))
         train, test = both_samples(data, self.device)
         owned = shards_of(shards, len(train))
@@ -105,7 +114,13 @@ class Trainer:
             draws = draws_numbers(self._start, shape, dtype)
             if privacy is not None:
                 check_private_training(params, self._start, draws)
-            chosen = params if privacy is None else replace(params, path="sequential")
+            if corrects and params.path not in ("auto", "sequential"):
+                raise ConfigError(
+                    f"training.path = {params.path!r} cannot add the mechanism's corrections to "
+                    "gradients; use 'sequential', or leave it out"
+                )
+            one_by_one = corrects or privacy is not None
+            chosen = replace(params, path="sequential") if one_by_one else params
             self.path = choose_path(self._start, self._state.model, shape, chosen, task, dtype)
             self.size = self._model_size(train)
         self.chunk = stack_height(self.size, params, self.device) if self.is_stacked else 1
@@ -127,6 +142,7 @@ class Trainer:
             compiles=self.path == "sequential" and params.compile is not False and not draws,
             task=task,
             privacy=privacy,
+            corrects=corrects,
         )
         eval_module = copied(self._start).eval()
         # With the CNN on two cores, a large batch of one model was faster than all stacks tried.
@@ -156,6 +172,11 @@ class Trainer:
     def width(self) -> int:
         """Number of floats of one model, W."""
         return self.layout.width
+
+    @property
+    def places(self) -> Places:
+        """Where the vectors that a mechanism carries lie in those of a worker."""
+        return self._vectors.places
 
     @property
     def base_parameters(self) -> int:
@@ -191,7 +212,7 @@ class Trainer:
 
     def initial(self) -> tuple[Tensor, Tensor]:
         """Return the initial model of every worker: vector [W] and counters [C]."""
-        return self.layout.flatten(self._start)
+        return self._vectors.initial(self._start)
 
     def train(
         self,
@@ -217,22 +238,27 @@ class Trainer:
             rates: [A], factors of the learning rate; 1 by default.
         """
         rates = np.ones(len(workers)) if rates is None else rates
-        return self.train_job(Job(models, counters, workers, versions, steps, rates))
+        job = Job(models, counters, workers, versions, steps, rates)
+        if not self._vectors.names:
+            return self.train_job(job)
+        plain, carried = self._vectors.split(job)
+        trained = self.train_job(plain)
+        taken = np.where(self._problem.shards.sizes[workers] > 0, steps, 0)
+        return self._vectors.joined(carried, trained, taken, self.params.learning_rate * rates)
 
     def train_job(self, job: Job) -> Trained:
-        """Run the local trainings of a job, whose models hold the state of an optimiser, too."""
-        rows, workers, steps = len(job.workers), job.workers, job.steps
+        """Run the local trainings of a job, whose models hold the state of an optimiser."""
+        rows, workers, steps, state = len(job.workers), job.workers, job.steps, self._state
         shapes = tuple(job.models.shape), tuple(job.counters.shape)
-        if shapes != ((rows, self.width), (rows, self.layout.counters)):
+        if shapes != ((rows, state.whole.width), (rows, state.whole.counters)):
             raise ValueError(
                 f"models {shapes[0]} and counters {shapes[1]} do not fit {rows} workers of width "
-                f"{self.width} and {self.layout.counters} counters"
+                f"{state.whole.width} and {state.whole.counters} counters"
             )
-        state = self._state
         models, counters = job.models.to(self.device), job.counters.to(self.device)
         moments, taken = state.moments(models, counters), state.steps_taken(counters)
         plain = state.without_state(models, counters)
-        job = Job(*plain, workers, job.versions, steps, job.rates, moments, taken)
+        job = Job(*plain, workers, job.versions, steps, job.rates, moments, taken, job.correction)
         pieces = cut(steps, self._piece_rows(rows))
         collector = Collector(job, len(pieces))
         with deterministic_kernels():

@@ -72,7 +72,8 @@ def make_trainer(
     seed, privacy = experiment.seed, None
     if experiment.privacy.is_on:
         privacy = Privacy(experiment.privacy, seed if privacy_seed is None else privacy_seed)
-    return Trainer(module, arrays, shards, experiment.training, seed, task, privacy)
+    mechanism = experiment.mechanism
+    return Trainer(module, arrays, shards, experiment.training, seed, task, privacy, mechanism)
 
 
 def _flower_trainer(experiment: Experiment, shards: list[Ints]) -> Trainer:

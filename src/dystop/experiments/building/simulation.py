@@ -55,6 +55,7 @@ from dystop.simulator.mailbox import spare_bytes
 from dystop.simulator.pipeline import waiting_bytes
 from dystop.simulator.state import Components
 from dystop.sparse import Ints
+from dystop.training.carried_vectors import CarriedVectors
 from dystop.training.flat import layout_of
 from dystop.training.local_steps.optimisers import StateLayout, optimiser_of
 from dystop.training.memory import ADVICE, MemoryEstimate, available_bytes, ensure_fits, held_bytes
@@ -148,7 +149,8 @@ def _build_plan(
     task = task or task_of(experiment, labels)
     experiment = with_named_model(experiment, labels, task)
     module_layout = layout_of(make_module(experiment, labels, task, model))
-    layout = StateLayout(module_layout, optimiser_of(experiment.training)).whole
+    state = StateLayout(module_layout, optimiser_of(experiment.training)).whole
+    layout = CarriedVectors(state, experiment.mechanism).layout
     trainer = NoTraining(layout, counts.sum(axis=1), experiment.training.batch)
     memory = _planning_estimate(experiment, labels.classes)
     if not elsewhere:

@@ -128,6 +128,8 @@ class WaitingMixes:
         """
         if self._writes_more or stage.kind != "linear" or stage.compensation:
             return False
+        if stage.carried is not None:
+            return False
         if sources.sent.nodes(stage.kind):
             return False
         if not 0 < len(stage.receiver) <= FEW_ROWS:

@@ -28,7 +28,8 @@ def train(problem: Problem, job: Job) -> Trained:
         address = (int(job.workers[row]), int(job.versions[row]))
         numbers = problem.step_numbers(job.rows(np.array([row])), len(counts))[0].tolist()
         state = (models[row], counters[row], moments[row])
-        total = _train_row(problem, state, (index, counts, numbers), address)
+        correction = None if job.correction is None else job.correction[row]
+        total = _train_row(problem, state, (index, counts, numbers), address, correction)
         if counts:
             loss[row] = float(total) / sum(counts)
         seen += sum(counts)
@@ -54,6 +55,7 @@ def _train_row(
     state: tuple[Tensor, Tensor, Tensor],
     work: tuple[Tensor, list[int], list[list[float]]],
     address: tuple[int, int],
+    correction: Tensor | None = None,
 ) -> Tensor:
     """Train one flat model in place; return the loss summed over the samples."""
     model, counters, moments = state
@@ -68,9 +70,11 @@ def _train_row(
         with _seeded(problem, (*address, k)):
             tensors = (parameters, kept, counters, moments)
             if problem.privacy is None:
-                loss = train_step(problem, tensors, index[:count], numbers, addresses[k])
+                some = index[:count]
+                loss = train_step(problem, tensors, some, numbers, addresses[k], correction)
             else:
-                loss = private_step(problem, tensors, numbers, (*address, k), addresses[k])
+                step = (*address, k)
+                loss = private_step(problem, tensors, numbers, step, addresses[k], correction)
             total += count * loss
     model[:cut], model[cut:] = parameters, kept
     return total
@@ -82,6 +86,7 @@ def train_step(
     index: Tensor,
     numbers: Sequence[float],
     address: Tensor,
+    correction: Tensor | None = None,
 ) -> Tensor:
     """Take one step on (parameters, other floats, counters, moments), in place; return the loss."""
     parameters, kept, counters, moments = state
@@ -92,7 +97,7 @@ def train_step(
         outputs = functional_call(problem.module, named, (x,))
     loss = problem.task.loss(outputs.float(), y)
     (gradient,) = torch.autograd.grad(loss, leaf)
-    _descend(problem, parameters, gradient, moments, numbers)
+    _descend(problem, parameters, _corrected(gradient, correction), moments, numbers)
     return loss.detach()
 
 
@@ -102,6 +107,7 @@ def private_step(
     numbers: Sequence[float],
     step: tuple[int, int, int],
     address: Tensor,
+    correction: Tensor | None = None,
 ) -> Tensor:
     """Take one differentially private step in place; return the mean loss of its samples."""
     parameters, kept, counters, moments = state
@@ -109,8 +115,12 @@ def private_step(
     gradient, loss = private_gradient(
         problem, problem.privacy, (parameters, kept, counters), step, address
     )
-    _descend(problem, parameters, gradient, moments, numbers)
+    _descend(problem, parameters, _corrected(gradient, correction), moments, numbers)
     return loss
+
+
+def _corrected(gradient: Tensor, correction: Tensor | None) -> Tensor:
+    return gradient if correction is None else gradient + correction
 
 
 def _descend(
