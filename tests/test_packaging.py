@@ -132,6 +132,24 @@ def test_examples_are_listed_with_a_sentence_each():
 
 
 @pytest.mark.parametrize(
+    ("name", "commands"),
+    [
+        ("flower_app", ["run 'my own/'flower.toml model.python=flower-env/bin/python"]),
+        ("flower", ["run 'my own/'flower.toml model.python=flower-env/bin/python"]),
+        ("lora", ["run 'my own/'lora-base.toml", "compare 'my own/'lora.toml"]),
+        ("quickstart", ["run 'my own/quickstart.toml'"]),
+        ("callbacks", ["python 'my own/callbacks.py'"]),
+    ],
+)
+def test_a_copied_example_names_commands_that_can_work(name, commands, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    done = CliRunner().invoke(app, ["examples", name, "--to", "my own"])
+    shown = [line for line in done.output.splitlines() if line.startswith("use it: ")]
+    assert all(any(command in line for line in shown) for command in commands), shown
+    assert "python 'my own/flower_app.py'" not in done.output
+
+
+@pytest.mark.parametrize(
     "words",
     [
         ["compare", "example:demo", "--mechanisms", "dystop,d-psgd", *SMALL, "stop.seconds=1"],

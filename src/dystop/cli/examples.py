@@ -1,5 +1,6 @@
 """`dystop examples`: list the examples that come with dystop, and copy them out."""
 
+import shlex
 from pathlib import Path
 from typing import Annotated
 
@@ -11,15 +12,15 @@ from dystop.experiments.examples import PREFIX, Example, copy_examples, find_exa
 from dystop.experiments.examples import examples as every_example
 
 
-def use_of(example: Example, file: Path | str) -> str:
-    """Return the command that runs an example, whose file lies there."""
-    match example.kind:
-        case "configuration":
-            return shell_command("run", file)
-        case "notebook":
-            return f"jupyter notebook {file}"
-        case _:
-            return f"python {file}"
+def uses_of(example: Example, file: Path) -> list[str]:
+    """Return the commands that run an example, whose file lies there, in order."""
+    if example.commands:
+        folder = shlex.quote(f"{file.parent}/")
+        return [command.replace("examples/", folder) for command in example.commands]
+    if example.kind == "configuration":
+        return [shell_command("run", file)]
+    program = ["jupyter", "notebook"] if example.kind == "notebook" else ["python"]
+    return [shlex.join([*program, str(file)])]
 
 
 @handle_errors
@@ -45,7 +46,8 @@ def examples(
     for path in copy_examples(chosen, to):
         echo(f"copied: {path}")
     for example in chosen:
-        echo(f"use it: {use_of(example, to / example.file.name)}")
+        for command in uses_of(example, to / example.file.name):
+            echo(f"use it: {command}")
 
 
 def _row(example: Example) -> tuple[str, str, str]:

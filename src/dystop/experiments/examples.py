@@ -47,6 +47,27 @@ class Example:
                 text = _leading_comment(text)
         return first_sentence(text)
 
+    @property
+    def commands(self) -> list[str]:
+        """Return the commands that the comment of a configuration shows, in order.
+
+        A script that a configuration names is used by that configuration.
+        """
+        users = [e.file.read_text(encoding="utf-8") for e in examples() if e.file.suffix == ".toml"]
+        if self.file.suffix == ".toml":
+            return _shown_commands(self.file.read_text(encoding="utf-8"))
+        return [line for text in users if self.file.name in text for line in _shown_commands(text)]
+
+
+def _shown_commands(text: str) -> list[str]:
+    r"""Return the commands in the comment of a configuration.
+
+    >>> _shown_commands("# Try it:\n#   dystop run a.toml \\\n#     seed=1\n# More.")
+    ['dystop run a.toml seed=1']
+    """
+    lines = text.replace("\\\n#", "").splitlines()
+    return [" ".join(line[1:].split()) for line in lines if line.startswith("#  ")]
+
 
 def first_sentence(text: str) -> str:
     """Return the first sentence of a text, on one line.
