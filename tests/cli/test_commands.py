@@ -321,6 +321,13 @@ def test_the_doctor_looks_at_everything(tmp_path, monkeypatch):
     assert os.listdir(tmp_path) == []
 
 
+def test_the_doctor_does_not_call_data_ok_that_are_not_there(tmp_path, monkeypatch):
+    monkeypatch.setattr("dystop.data.fetch.search_folders", lambda _: [tmp_path])
+    done = call("doctor")
+    assert (done.exit_code, "ok  fmnist-mini" in done.stdout) == (0, True)
+    assert "--  cifar10" in done.stdout
+
+
 def test_a_missing_library_makes_the_machine_unusable(monkeypatch):
     monkeypatch.setattr("dystop.experiments.environment.versions", lambda: {"torch": "missing"})
     done = call("doctor")

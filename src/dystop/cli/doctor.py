@@ -25,6 +25,7 @@ class Finding:
     found: str
     good: bool = True
     advice: str = ""
+    is_known: bool = True  # False: whether it works shows only when it is needed
 
 
 def _software() -> Iterator[Finding]:
@@ -83,11 +84,13 @@ def _data() -> Iterator[Finding]:
         yield Finding("data folders", str(error), False, "correct DYSTOP_DATA")
         return
     for name, entry in DATASETS.items():
-        yield Finding(name, _place(entry, folders))
+        place = _place(entry, folders)
+        missing = "not on this machine; the first run would download it, and needs a network"
+        yield Finding(name, place or missing, is_known=bool(place))
 
 
 def _place(entry: "Entry", folders: list[Path]) -> str:
-    """Return the folder from which a data set would be loaded now, in words."""
+    """Return the folder from which a data set would be loaded now, in words; empty: none."""
     from dystop.data.fetch import find_files, homes
 
     if entry.format in ("packaged", "generated"):
@@ -95,7 +98,7 @@ def _place(entry: "Entry", folders: list[Path]) -> str:
     for home in homes(entry, folders):
         if find_files(entry, home) or (home / f"{entry.name}.npz").is_file():
             return str(home)
-    return "not on this machine; would be downloaded"
+    return ""
 
 
 @handle_errors
@@ -107,7 +110,7 @@ def doctor() -> None:
     usable = True
     for finding in findings():
         usable &= finding.good
-        mark = "ok " if finding.good else "BAD"
+        mark = ("ok " if finding.is_known else "-- ") if finding.good else "BAD"
         advice = "" if finding.good else f"  -> {finding.advice}"
         typer.echo(f"{mark} {finding.what:<12} {finding.found}{advice}")
     typer.echo("ready: dystop run" if usable else "not ready")
