@@ -107,6 +107,24 @@ def test_integers_that_are_taken_for_tokens_may_be_a_table(model):
         dystop.simulate(dataset=arrays(table(kind=np.int64)), model=model, **FEW)
 
 
+INTEGERS = {"dataset": arrays(table(kind=np.int64)), **FEW}
+
+
+def test_where_integers_train_somebody_says_that_they_may_be_a_table(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with pytest.warns(UserWarning, match=r"taken for token ids.*if this is a table.*float"):
+        dystop.simulate(**INTEGERS)
+    np.savez("mine.npz", **INTEGERS["dataset"])
+    words = ["data.name=mine.npz", "fleet.workers=3", "stop.rounds=1", "--no-report"]
+    done = CliRunner().invoke(app, ["run", *words])
+    assert (done.exit_code, done.stderr.count("if this is a table")) == (0, 1), done.stderr
+
+
+def test_a_text_is_not_said_to_be_a_table():
+    few = {"text": {"train": 60, "test": 20}}
+    assert "samples" not in dystop.simulate(dataset="generated-text", data=few, **FEW).physics
+
+
 @pytest.mark.parametrize("number", [-1, 40_000])
 def test_integers_that_are_no_tokens_may_be_a_table(number):
     x = table(kind=np.int64)

@@ -1,6 +1,7 @@
 """`dystop.simulate` and `dystop.compare`: experiments in Python."""
 
 import os
+import warnings
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import fields, is_dataclass, replace
@@ -43,6 +44,7 @@ from dystop.training.tasks.build import checked, task_name
 from dystop.training.tasks.catalogue import AUTO, OWN_MODEL, TASKS
 from dystop.training.tasks.task import Task
 from dystop.types import Mechanism
+from dystop.world.describe import SAMPLES
 from dystop.world.energy import Energy
 from dystop.world.params import WorldParams
 
@@ -159,7 +161,10 @@ def simulate(  # noqa: PLR0913 (the arguments that almost every script sets)
     if not any(word.partition("=")[0].strip() == "name" for word in overrides):
         experiment = resolve(replace(experiment, name=""))
     followers = [*([] if on_round is None else [OnRound(on_round)]), *callbacks]
-    return Simulation(experiment, data, custom, own_task, followers)
+    simulation = Simulation(experiment, data, custom, own_task, followers)
+    if SAMPLES in simulation.physics:
+        warnings.warn(f"the samples are {simulation.physics[SAMPLES]}", stacklevel=2)
+    return simulation
 
 
 def compare(

@@ -14,6 +14,9 @@ from dystop.world.world import World, WorldState
 GRAPH = "graph connected"
 """The entry that says whether the mechanism's own graph is connected."""
 
+SAMPLES = "samples"
+"""The entry that says what kind of samples the models get, where that is not certain."""
+
 _NO = "no, "  # before the pieces of a graph that is not connected
 _MOST_PIECES = 8
 
@@ -59,7 +62,8 @@ def pieces_notice(physics: Mapping[str, str]) -> str:
 
 def start_notices(physics: Mapping[str, str]) -> list[str]:
     """Return the warnings that the description of a run gives before its first round."""
-    return [text for text in (pieces_notice(physics), mean_notice(physics)) if text]
+    samples = f"the samples are {physics[SAMPLES]}" if SAMPLES in physics else ""
+    return [text for text in (pieces_notice(physics), mean_notice(physics), samples) if text]
 
 
 def pieces(graph: Graph, workers: int) -> str:

@@ -4,6 +4,7 @@ from dystop.experiments.building.components import (
     compression_of,
     describe_compression,
     describe_graph,
+    describe_samples,
     fleet_json,
     message_bytes,
 )
@@ -43,6 +44,7 @@ __all__ = [
     "compression_of",
     "describe_compression",
     "describe_graph",
+    "describe_samples",
     "fleet_json",
     "load_data",
     "make_trainer",

@@ -11,6 +11,7 @@ import numpy as np
 from dystop.control.compression import Compression, describe_mean
 from dystop.control.round import build_view, initial_state
 from dystop.data import Dataset, Labels
+from dystop.data.npz import IF_TABLE
 from dystop.experiments.building.samples import attackers_of
 from dystop.experiments.config import Experiment
 from dystop.experiments.fleet import keeps_topology, make_stop, mechanism_of, steps_of
@@ -23,7 +24,7 @@ from dystop.training.tasks.build import task_name
 from dystop.training.trainer import Trainer
 from dystop.types import Fleet, Mechanism
 from dystop.world import Progress, World
-from dystop.world.describe import GRAPH, pieces
+from dystop.world.describe import GRAPH, SAMPLES, pieces
 from dystop.world.energy import power_of
 from dystop.world.progress import nothing_in_flight
 
@@ -99,6 +100,13 @@ def describe_compression(experiment: Experiment, compression: Compression | None
     message = f"{compression.kind}: {size:,} of {whole:,} bytes in a message"
     able, trains = experiment.mechanism.capabilities(), experiment.engine.train
     return {"compression": message, **(describe_mean(able, compression) if trains else {})}
+
+
+def describe_samples(data: Dataset | Labels) -> dict[str, str]:
+    """Return whether integers with classes were taken for token ids; they may be a table."""
+    if not data.tokens or data.task != "classification":
+        return {}
+    return {SAMPLES: f"integers, which are taken for token ids; {IF_TABLE}"}
 
 
 def fleet_json(

@@ -22,6 +22,7 @@ from dystop.experiments.building.components import (
     compression_of,
     describe_compression,
     describe_graph,
+    describe_samples,
     fleet_json,
     make_components,
     message_bytes,
@@ -176,6 +177,7 @@ def _built(
     physics = {
         **planning_note(experiment),
         **describe(world),
+        **describe_samples(labels),
         **describe_compression(experiment, compression),
         **describe_graph(experiment.mechanism, fleet, world),
         **replay_note(world),

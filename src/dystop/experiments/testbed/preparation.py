@@ -9,6 +9,7 @@ from dystop.experiments.building import (
     compression_of,
     describe_compression,
     describe_graph,
+    describe_samples,
     fleet_json,
     load_data,
     make_trainer,
@@ -86,6 +87,7 @@ def prepare(experiment: Experiment, enrolled: tuple[Enrolled, ...] | None = None
     world = world_of(experiment, fleet)
     physics = {
         **describe(world),
+        **describe_samples(data),
         **describe_compression(experiment, compression_of(experiment, trainer.layout)),
         **describe_graph(experiment.mechanism, fleet, world),
     }
