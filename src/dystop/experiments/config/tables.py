@@ -170,6 +170,11 @@ def with_new_keys(tree: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def is_executor_word(word: str) -> bool:
-    """Return whether a `key=value` word sets a key of an executor, as in slurm.partition=gpu."""
-    table, dot, _ = word.partition("=")[0].strip().partition(".")
-    return bool(dot) and table in EXECUTOR_TABLES
+    """Return whether a `key=value` word sets a key of an executor; a file is no such word.
+
+    >>> is_executor_word("slurm.partition=gpu"), is_executor_word("slurm.toml")
+    (True, False)
+    """
+    key, sets, _ = word.partition("=")
+    table, dot, _ = key.strip().partition(".")
+    return bool(sets and dot) and table in EXECUTOR_TABLES
