@@ -101,6 +101,22 @@ def test_where_the_papers_law_serialises_the_other_law_is_planned(tmp_path, monk
     assert not (tmp_path / "free" / "other-law.json").exists()
 
 
+def test_a_sweep_is_planned_under_the_other_law_too(tmp_path, monkeypatch):
+    monkeypatch.setattr("dystop.report.pages.study.draw_ranking", lambda *_: [])
+    many = ["fleet.workers=15", "stop.rounds=60", "model.wire_bytes=87360", "stop.seconds=3"]
+    words = [*SMALL[:4], *many, "evaluate.every_rounds=1", "--target", "0.2", "--out", tmp_path]
+    mechanisms = ["--over", "mechanism.name=d-psgd,ad-psgd"]
+    result = call("sweep", *words, *mechanisms, "--name", "law")
+    assert result.exit_code == 0, result.output
+    assert "note: ad-psgd waits for rounds" in result.stderr
+    assert "Under the overlap law" in result.stdout
+    again = call("sweep", tmp_path / "law", "--target", "0.2")
+    assert "Under the overlap law" in again.stdout
+    panels = call("sweep", *words, *mechanisms, "--over", "data.phi=0.5,1", "--name", "panels")
+    assert panels.exit_code == 0, panels.output
+    assert "Under the overlap law" not in panels.stdout  # each panel has a first place of its own
+
+
 def test_a_large_comparison_is_not_planned_again(tmp_path, monkeypatch):
     monkeypatch.setattr("dystop.report.pages.study.draw_ranking", lambda *_: [])
     monkeypatch.setattr("dystop.experiments.studies.other_law.MOST", 10)

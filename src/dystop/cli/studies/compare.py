@@ -25,6 +25,7 @@ from dystop.cli.studies.study import (
     check_file,
     choose_engine,
     find_or_create,
+    plan_if_serialised,
     resume_study,
     run_remaining,
     study_named,
@@ -98,8 +99,7 @@ def compare(  # noqa: PLR0913 - every parameter is an option of the command
         study = _study_of_comparison(comparison, choice, out, name, quiet=quiet)
         run_remaining(study, choice, quiet=quiet)
         path = study.path
-    if study is not None:
-        _plan_other_law(study)
+    plan_if_serialised(study)
     report_study(path, target, quiet=quiet)
 
 
@@ -141,13 +141,3 @@ def _study_of_comparison(
             note(sentence)
     name = name or default_name(every)
     return find_or_create(every, choice, out, name, trust=comparison.trust)
-
-
-def _plan_other_law(study: "Study") -> None:
-    """Plan the runs under the other law where the paper's one makes a mechanism wait."""
-    from dystop.experiments.folders.run_folder import open_run
-    from dystop.experiments.studies.other_law import plan_other_law
-    from dystop.report.data.notices import serialised_by_law
-
-    if serialised_by_law([open_run(study.folder(e)) for e in study.experiments]):
-        plan_other_law(study)

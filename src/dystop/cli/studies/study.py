@@ -148,3 +148,14 @@ def resume_study(
         return None
     run_remaining(study, choice, quiet=quiet)
     return study
+
+
+def plan_if_serialised(study: "Study | None") -> None:
+    """Plan the runs under the other law where the paper's one makes a mechanism wait."""
+    from dystop.experiments.folders.run_folder import open_run
+    from dystop.experiments.studies.other_law import plan_other_law
+    from dystop.report.data.notices import serialised_by_law
+
+    runs = [] if study is None else [open_run(study.folder(e)) for e in study.experiments]
+    if study is not None and serialised_by_law(runs):
+        plan_other_law(study)

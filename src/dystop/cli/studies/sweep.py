@@ -21,6 +21,7 @@ from dystop.cli.studies.study import (
     check_file,
     choose_engine,
     find_or_create,
+    plan_if_serialised,
     resume_study,
     run_remaining,
     study_named,
@@ -63,11 +64,12 @@ def sweep(  # noqa: PLR0913 - every parameter is an option of the command
     check_target(target)
     words, choice = choose_engine(words or [], on, jobs, trust=trust)
     if path := study_named(words, [over, seeds, name is not None]):
-        resume_study(path, choice, quiet=quiet, trust=trust)
+        study = resume_study(path, choice, quiet=quiet, trust=trust)
     else:
         study = _study_of_sweep(words, over or [], seeds or 1, choice, out, name, trust=trust)
         run_remaining(study, choice, quiet=quiet)
         path = study.path
+    plan_if_serialised(study)
     report_study(path, target, quiet=quiet)
 
 

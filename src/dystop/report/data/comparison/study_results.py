@@ -63,7 +63,7 @@ class StudyResults:
     def order(self) -> str:
         """Who is first under each of two timing laws; of one law, whether another changes it."""
         if self.planned is not None and len(self.rankings) == 1:
-            groups = self.rankings[0].groups
+            groups = self.rankings[0].groups if len(self.rankings[0].panels) == 1 else []
             return planned_first_place(groups, self.target.accuracy, self.planned, self.score)
         return order_sentence(self.rankings, self.target.accuracy)
 
