@@ -62,8 +62,9 @@ def test_a_step_is_that_of_dp_sgd(batch):
     one = problem(batch)
     vector, counters = one.layout.flatten(one.module)
     state = (vector, vector[:0], counters)
-    ours, _ = private_gradient(one, one.privacy, state, STEP, torch.zeros((), dtype=torch.int64))
-    torch.testing.assert_close(ours, slow_gradient(one, state, STEP), rtol=1e-5, atol=1e-6)
+    for step in ((1, 3, k) for k in range(4)):  # a batch of 4 draws 5, 6, 4 and 1 samples
+        ours, _ = private_gradient(one, one.privacy, state, step, torch.zeros(()).long())
+        torch.testing.assert_close(ours, slow_gradient(one, state, step), rtol=1e-5, atol=1e-6)
 
 
 def test_a_batch_larger_than_the_shard_is_the_whole_shard():
