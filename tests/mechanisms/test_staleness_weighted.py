@@ -232,13 +232,17 @@ def test_a_rule_changes_a_run_or_is_refused(name, publish):
         ("polynomial", "d-psgd", ["d-psgd", "synchronous"]),
         ("polynomial", "hadfl", ["hadfl", "ring"]),
         ("constant", "dystop", ["dystop", "staleness.share = 1"]),
+        ("polynomial staleness.exponent=0", "dystop", ["staleness.share = 1"]),
+        ("hinge staleness.slope=0", "asyng", ["staleness.share = 1"]),
+        ("compensate staleness.strength=0", "dystop", ["staleness.strength = 0"]),
     ],
 )
 def test_a_rule_without_effect_is_refused_before_the_run(rule, mechanism, facts):
     from dystop.errors import ConfigError
     from dystop.experiments.building import build
 
-    words = [f"staleness.rule={rule}", "data.name=synthetic", "model.name=softmax"]
+    rule, *more = rule.split()
+    words = [f"staleness.rule={rule}", *more, "data.name=synthetic", "model.name=softmax"]
     experiment = read_experiment(None, [*words, f"mechanism.name={mechanism}"])
     assert experiment.staleness.rule == rule
     with pytest.raises(ConfigError) as error:

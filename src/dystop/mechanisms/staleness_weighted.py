@@ -62,8 +62,11 @@ def without_effect(weighting: StalenessWeighting, able: Capabilities) -> str:
         return "it is synchronous, so its models are never stale"
     if able.collective:
         return "all its workers are active in every round and average in a ring, as a whole"
-    if weighting.rule == "constant" and weighting.share == 1:
-        return "staleness.share = 1 multiplies every weight by one; set it below 1"
+    if weighting.rule == "compensate" and weighting.strength == 0:
+        return "staleness.strength = 0 leaves models as they are; set it above 0"
+    decay = {"constant": 0.0, "polynomial": weighting.exponent, "hinge": weighting.slope}
+    if weighting.share == 1 and decay.get(weighting.rule) == 0:
+        return "staleness.share = 1 without a decay multiplies every weight by one; set it below 1"
     return ""
 
 
