@@ -37,7 +37,7 @@ def disarmed():
 @pytest.fixture(scope="module")
 def cluster():
     """A run with crashes, cuts and late reports."""
-    return play(random_case(5, workers=4, rounds=30))
+    return play(random_case(15, workers=4, rounds=30))
 
 
 def copied(cluster, path):
