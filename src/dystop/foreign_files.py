@@ -34,6 +34,9 @@ O_NOFOLLOW = getattr(os, "O_NOFOLLOW", 0)
 NO_WAIT = os.O_NONBLOCK | os.O_CLOEXEC
 """Flags of `os.open`: a pipe without a writer must not make anybody wait."""
 
+NO_FILE = frozenset({errno.ELOOP, errno.EINVAL})
+"""Error numbers of `open_regular` that mean: a link, or no regular file."""
+
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 _FOREIGN_LINKS = "export"  # a folder in which other tools, such as wandb, make links of their own
 _HANDLES = Path("/proc/self/fd")
@@ -52,10 +55,20 @@ def open_regular(path: Path, *, follow: bool = False) -> BufferedReader:
         if error.errno == errno.ELOOP:
             raise OSError(error.errno, "a link, which is not followed", str(path)) from None
         raise
-    if stat.S_ISREG(os.fstat(handle).st_mode):
-        return os.fdopen(handle, "rb")
-    os.close(handle)
-    raise OSError(errno.EINVAL, "not a regular file", str(path))
+    try:
+        check_regular(handle, path)
+    except OSError:
+        os.close(handle)
+        raise
+    return os.fdopen(handle, "rb")
+
+
+def check_regular(handle: int, path: Path) -> os.stat_result:
+    """Return what is known about an open file; raise OSError if it is no regular one."""
+    about = os.fstat(handle)
+    if not stat.S_ISREG(about.st_mode):
+        raise OSError(errno.EINVAL, "not a regular file", str(path))
+    return about
 
 
 def read_bounded(path: Path, most: int, *, follow: bool = False) -> bytes:
@@ -66,9 +79,7 @@ def read_bounded(path: Path, most: int, *, follow: bool = False) -> bytes:
 
 def check_bounds(file: IO[bytes], path: Path, most: int) -> int:
     """Return the size of an open file; raise OSError if it is no regular one or has too much."""
-    about = os.fstat(file.fileno())
-    if not stat.S_ISREG(about.st_mode):
-        raise OSError(errno.EINVAL, "not a regular file", str(path))
+    about = check_regular(file.fileno(), path)
     if about.st_size > most:
         text = f"has {about.st_size:,} bytes, at most {most:,} are read"
         raise OSError(errno.EFBIG, text, str(path))

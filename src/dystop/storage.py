@@ -24,6 +24,7 @@ from dystop.foreign_files import (
     NO_WAIT,
     O_NOFOLLOW,
     check_bounds,
+    check_regular,
     open_regular,
     read_bounded,
 )
@@ -218,6 +219,7 @@ class FileLock:
         """Take the lock and return what its last holder wrote."""
         self._fd = os.open(self.path, os.O_RDWR | os.O_CREAT | O_NOFOLLOW | NO_WAIT, 0o644)
         try:
+            check_regular(self._fd, self.path)
             self._flock()
         except BlockingIOError:
             holder = self._text()

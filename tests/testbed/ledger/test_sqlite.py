@@ -257,6 +257,32 @@ def test_only_the_owner_can_read_the_ledger(tmp_path):
         os.umask(before)
 
 
+@pytest.mark.parametrize("name", ["state.db", "state.db-wal", "state.db-shm", "state.head"])
+def test_no_link_beside_the_ledger_is_followed(tmp_path, name):
+    """Neither the content nor the mode of what it leads to changes."""
+    path, mine = filled(tmp_path / "run" / "state.db"), tmp_path / "mine"
+    (path.parent / name).unlink(missing_ok=True)
+    mine.write_bytes(b"mine")
+    mine.chmod(0o644)
+    (path.parent / name).symlink_to(mine)
+    with pytest.raises(RunFolderError, match=f"{name}: a link"):
+        SqliteLedger(path)
+    assert (mine.read_bytes(), mine.stat().st_mode & 0o777) == (b"mine", 0o644)
+
+
+def test_no_pipe_beside_the_ledger_or_a_backup_makes_anybody_wait(tmp_path):
+    path = filled(tmp_path / "state.db")
+    for name in ("backups/state-00000003.db.sha256", "state.head", "state.lock"):
+        (tmp_path / name).unlink()
+        os.mkfifo(tmp_path / name)
+    assert newest_backup(path) is None
+    with pytest.raises(OSError, match=r"state\.lock"):
+        SqliteLedger(path)
+    (tmp_path / "state.lock").unlink()
+    with pytest.raises(RunFolderError, match=r"state\.head: a link or a pipe"):
+        SqliteLedger(path)
+
+
 def test_a_failed_backup_is_reported(tmp_path, monkeypatch):
     monkeypatch.setattr(sqlite_ledger, "BACKUP_ROUNDS", 2)
     ledger = SqliteLedger(tmp_path / "state.db")

@@ -26,7 +26,7 @@ import zlib
 from dataclasses import dataclass
 from pathlib import Path
 
-from dystop.foreign_files import O_NOFOLLOW
+from dystop.foreign_files import O_NOFOLLOW, open_regular
 from dystop.storage import PRIVATE, fsync
 from dystop.testbed.log_throttle import throttled_logger
 from dystop.units import plural
@@ -132,7 +132,8 @@ class HeadFile:
     def read(self) -> Head | None:
         """Return the newest whole head; None if the file is missing or holds none."""
         try:
-            content = self.path.read_bytes()
+            with open_regular(self.path) as file:
+                content = file.read(2 * _SECTOR_BYTES)
         except FileNotFoundError:
             return None
         found = [_parse(content[at : at + _TEXT_BYTES]) for at in (0, _SECTOR_BYTES)]

@@ -17,13 +17,14 @@ from pathlib import Path
 from typing import Any
 
 from dystop.errors import RunFolderError, StorageError, shell_command
-from dystop.foreign_files import O_NOFOLLOW
+from dystop.foreign_files import JSON_BYTES, NO_FILE, read_bounded
 from dystop.storage import (
     PRIVATE,
     FileLock,
     LockHeldError,
     file_sha256,
     fsync,
+    open_private,
     remove_temporary_files,
     write_atomic,
 )
@@ -139,6 +140,11 @@ class SqliteLedger:
         except (sqlite3.DatabaseError, ValueError) as error:
             raise self._damaged(str(error)) from error
         except OSError as error:
+            if error.errno in NO_FILE:
+                raise RunFolderError(
+                    f"{error.filename or self.path}: a link or a pipe, which is not read; put the "
+                    "file itself there"
+                ) from None
             raise StorageError(f"{self.path}: {error.strerror}; free some space") from error
         return base, head
 
@@ -299,10 +305,10 @@ def _nothing() -> None:
 
 def _make_private(path: Path) -> None:
     """Let only the owner read the file; SQLite gives the same mode to its write-ahead log."""
-    os.close(os.open(path, os.O_RDWR | os.O_CREAT | O_NOFOLLOW, PRIVATE))
-    for file in (path, Path(f"{path}-wal"), Path(f"{path}-shm")):
+    os.close(open_private(str(path), os.O_RDWR | os.O_CREAT))
+    for log in (f"{path}-wal", f"{path}-shm"):
         with suppress(FileNotFoundError, PermissionError):  # not there, or somebody else's
-            file.chmod(PRIVATE)
+            os.close(open_private(log, os.O_RDWR))
 
 
 def _prepare(base: sqlite3.Connection, path: Path) -> bool:
@@ -355,6 +361,7 @@ def newest_backup(path: Path) -> Path | None:
     """Return the newest intact backup."""
     for backup in sorted((path.parent / "backups").glob(f"{path.stem}-*.db"), reverse=True):
         noted = Path(f"{backup}.sha256")
-        if noted.exists() and noted.read_text().split()[:1] == [file_sha256(backup)]:
-            return backup
+        with suppress(OSError, RunFolderError):  # a link, a pipe, or nothing
+            if read_bounded(noted, JSON_BYTES).split()[:1] == [file_sha256(backup).encode()]:
+                return backup
     return None
