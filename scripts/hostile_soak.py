@@ -1,11 +1,13 @@
 """Six honest workers beside one hostile member of each kind, and what the honest ones lose by it.
 
-    python scripts/hostile_soak.py --minutes 15 --seed 0 --out DIR      (Linux)
+    python scripts/hostile_soak.py --minutes 15 --pairs 3 --seed 0 --out DIR      (Linux)
 
 A run with the hostile members and a control run without them get the same faults: an honest worker
-is killed every 20 s, one is frozen for 8 s every minute, and the coordinator is killed once. All
-parties are processes on loopback. DIR gets both runs and `hostile-soak.json`, which says what was
-measured and which guarantees were broken. Nothing is left running, also after Ctrl-C.
+is killed every 20 s, one is frozen for 8 s every minute, and the coordinator is killed once. Both
+follow one another `--pairs` times, each pair with a seed of its own; of the pairs' shares the
+median counts. All parties are processes on loopback. DIR gets a folder for each pair and
+`hostile-soak.json`, which says what was measured and which guarantees were broken. Nothing is left
+running, also after Ctrl-C.
 """
 
 import argparse
@@ -13,7 +15,8 @@ import json
 import signal
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -30,8 +33,8 @@ from dystop.experiments.testbed.enrolment import COORDINATOR  # noqa: E402
 
 HONEST = 6
 HOSTILE = (  # one member of each kind
-    "half_open", "large_reports", "busy", "accuse", "served_number", "over_report", "renumber",
-    "trickle",
+    "half_open", "large_reports", "padded_reports", "busy", "accuse", "served_number",
+    "over_report", "renumber", "trickle",
 )  # fmt: skip
 FAULTS = FaultRates(kill_every_s=20, cut_every_s=0, freeze_every_s=60, coordinator_kills=1)
 PACE, MEMORY, LEDGER = 0.6, 1e6, 4096.0  # share; bytes per 1,000 rounds; bytes per closed round
@@ -44,38 +47,41 @@ def main() -> int:
     """Run what was asked for; 1 if a guarantee was broken."""
     parser = argparse.ArgumentParser(description=str(__doc__).splitlines()[0])
     parser.add_argument("--minutes", type=float, default=15.0)
+    parser.add_argument("--pairs", type=int, default=3)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--only", choices=(WHOLE, CONTROL), help="one of the two runs")
     args = parser.parse_args()
-    args.out.mkdir(parents=True, exist_ok=True)
-    for name in (WHOLE, CONTROL):
-        if args.only in (None, name):
-            facts = soak(args, name, HOSTILE if name == WHOLE else ())
-            (args.out / f"{name}.json").write_text(json.dumps(facts, indent=1) + "\n")
-    summary = verdict(args.out)
+    pairs = [args.out / f"pair-{k}" for k in range(args.pairs)]
+    for k, pair in enumerate(pairs):
+        pair.mkdir(parents=True, exist_ok=True)
+        for name in (WHOLE, CONTROL):
+            if args.only in (None, name):
+                facts = soak(args, pair, args.seed + k, name, HOSTILE if name == WHOLE else ())
+                (pair / f"{name}.json").write_text(json.dumps(facts, indent=1) + "\n")
+    summary = verdict(pairs)
     text = json.dumps(summary, indent=1) + "\n"
     (args.out / "hostile-soak.json").write_text(text)
     sys.stdout.write(text)
     return 1 if summary["broken"] else 0
 
 
-def soak(args: Any, name: str, attacks: tuple[str, ...]) -> dict[str, Any]:
+def soak(args: Any, out: Path, seed: int, name: str, attacks: tuple[str, ...]) -> dict[str, Any]:
     """Run one testbed for some minutes and measure it."""
     hostile = {f"w{HONEST + k:02d}": attack for k, attack in enumerate(attacks)}
     keys = (
-        f"fleet.workers={HONEST + len(hostile)}", f"seed={args.seed}", "data.name=synthetic",
+        f"fleet.workers={HONEST + len(hostile)}", f"seed={seed}", "data.name=synthetic",
         "model.name=softmax", "world.range_m=300", "testbed.links=free", "stop.rounds=10000000",
         "evaluate.every_rounds=50",
     )  # fmt: skip
-    setting = Setting(keys, hostile=hostile, restart_s=1.0, seed=args.seed)
-    with Rig(args.out, setting, f"{name}-run") as rig:
+    setting = Setting(keys, hostile=hostile, restart_s=1.0, seed=seed)
+    with Rig(out, setting, f"{name}-run") as rig:
         rig.start()
         rig.until(lambda: rig.rounds > 20 and rig.joined == HONEST + len(hostile), START_S)
         for member in hostile:
             rig.supervisor.signal(member, signal.SIGUSR1)
         first, began_s, span_s = rig.rounds, time.monotonic(), 60.0 * args.minutes
-        rig.inject(schedule(FAULTS, 0.0, span_s, args.seed))
+        rig.inject(schedule(FAULTS, 0.0, span_s, seed))
         sizes: list[tuple[int, int]] = []  # closed rounds, and bytes of the ledger by then
         while time.monotonic() - began_s < span_s:
             rig.spend(10.0)
@@ -135,23 +141,28 @@ def memory_growth(rig: Rig) -> float | None:
 
 def ledger_bytes(folder: Path) -> int:
     """Return the bytes of the ledger, its archive and their backups."""
-    return sum(path.stat().st_size for path in folder.rglob("state.*") if path.is_file()) + sum(
-        path.stat().st_size for path in folder.glob("backup*/**/*") if path.is_file()
-    )
+    found = 0
+    for path in (*folder.glob("state.*"), *folder.glob("backups/*")):
+        with suppress(FileNotFoundError):  # an old backup that goes right now
+            found += path.stat().st_size
+    return found
 
 
-def verdict(out: Path) -> dict[str, Any]:
-    """Compare what was measured with the guarantees."""
-    runs = {
-        name: json.loads((out / f"{name}.json").read_text())
-        for name in (WHOLE, CONTROL)
-        if (out / f"{name}.json").exists()
-    }
-    broken = [text for name, facts in runs.items() for text in _broken(name, facts)]
-    pace = {name: facts["trainings"] / facts["wall_s"] for name, facts in runs.items()}
-    summary: dict[str, Any] = {"runs": runs, "pace": pace, "broken": broken}
-    if len(pace) == 2:
-        summary["share"] = share = pace[WHOLE] / pace[CONTROL]
+def verdict(pairs: Sequence[Path]) -> dict[str, Any]:
+    """Compare what was measured with the guarantees; for the pace the median counts."""
+    every = [
+        {name: json.loads((pair / f"{name}.json").read_text()) for name in names}
+        for pair in pairs
+        if (names := [n for n in (WHOLE, CONTROL) if (pair / f"{n}.json").exists()])
+    ]
+    broken = [text for runs in every for name in runs for text in _broken(name, runs[name])]
+    paces = [
+        {name: run["trainings"] / run["wall_s"] for name, run in runs.items()} for runs in every
+    ]
+    shares = [pace[WHOLE] / pace[CONTROL] for pace in paces if len(pace) == 2]
+    summary: dict[str, Any] = {"runs": every, "pace": paces, "shares": shares, "broken": broken}
+    if shares:
+        summary["share"] = share = float(np.median(shares))
         if share < PACE:
             broken.append(f"honest workers keep {share:.2f} of their pace")
     return summary
@@ -163,7 +174,9 @@ def _broken(name: str, facts: Mapping[str, Any]) -> list[str]:
         found.append(f"{name}: nobody names {', '.join(facts['unnamed'])}")
     if not facts["numbers"]:
         found.append(f"{name}: records are missing or out of order")
-    if facts["memory"] is not None and facts["memory"] > MEMORY:
+    if facts["memory"] is None:
+        found.append(f"{name}: the memory of the coordinator was not measured for long enough")
+    elif facts["memory"] > MEMORY:
         found.append(
             f"{name}: the coordinator grows by {facts['memory'] / 1e6:.1f} MB a 1,000 rounds"
         )

@@ -15,7 +15,7 @@ KEPT = 0.8  # of the control's rounds per second
 FLOOD_KEPT = 0.5  # under a flood on few cores: to refuse a call takes processor time as well
 FEW_CORES = 8
 FREE = ("testbed.devices=free",)  # rounds as fast as the processors allow
-FLOODS = {"large_reports", "pull_loop"}
+FLOODS = {"large_reports", "padded_reports", "pull_loop"}
 
 
 def compare(

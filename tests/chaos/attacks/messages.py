@@ -4,6 +4,7 @@ import time
 from dataclasses import replace
 from typing import Any
 
+from dystop.testbed.protocol.codec import MAX_MESSAGE_BYTES, encode
 from dystop.testbed.protocol.messages import Join, Mail, Report, Used
 from dystop.testbed.worker.model_server import ModelEncoder
 from dystop.testbed.worker.session import join_message
@@ -45,6 +46,21 @@ def large_reports(hostile: HostileWorker) -> None:
         assert hostile.worker is not None
         while True:
             hostile.send(Report(hostile.worker.machine.state.last_round, "mixed", used))
+            time.sleep(1.0 / PER_SECOND)
+
+    hostile.thread(run)
+
+
+@attack
+def padded_reports(hostile: HostileWorker) -> None:
+    """Send valid reports that spaces make as long as a message may be, 25 a second."""
+
+    def run() -> None:
+        while True:
+            assert hostile.worker is not None
+            text = encode(Report(hostile.worker.machine.state.last_round, "mixed"))
+            if link := hostile.worker._session._link:
+                link.send(text[:-1] + b" " * (MAX_MESSAGE_BYTES - len(text)) + text[-1:])
             time.sleep(1.0 / PER_SECOND)
 
     hostile.thread(run)
