@@ -305,6 +305,13 @@ def test_a_study_takes_no_other_run_for_a_planned_one(done, tmp_path, command):
     assert f"dystop compare {study}" in result.stderr
 
 
+def test_a_run_without_its_plan_is_not_believed(done, tmp_path):
+    study = shutil.copytree(done[0], tmp_path / "x")
+    (study / "plan" / "dystop-s0.toml").unlink()
+    with pytest.raises(RunFolderError, match=r"dystop-s0\.toml: missing.*put the file back"):
+        outline(study)
+
+
 def test_a_key_that_a_plan_of_an_earlier_version_lacks_has_its_default(done, tmp_path):
     study = shutil.copytree(done[0], tmp_path / "x")
     plan = study / "plan" / "dystop-s0.toml"

@@ -193,11 +193,14 @@ def outline(path: Path) -> StudyOutline:
 
 def _check_planned(study: StudyOutline, plan: Path, config: Path) -> None:
     """Refuse a run whose settings are not those that the study has planned for its folder."""
-    if (
-        not plan.is_file()
-        or not config.is_file()
-        or file_sha256(plan, JSON_BYTES) == file_sha256(config, JSON_BYTES)
-    ):
+    if not config.is_file():
+        return
+    if not plan.is_file():
+        raise RunFolderError(
+            f"{plan}: missing, so nothing says whether {config.parent} is the planned run; put the "
+            "file back"
+        )
+    if file_sha256(plan, JSON_BYTES) == file_sha256(config, JSON_BYTES):
         return
     planned, ran = map(_settings, (plan, config))
     if differences := sorted(_other_settings(planned, ran)):
