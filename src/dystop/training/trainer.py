@@ -72,6 +72,8 @@ def samples_seen(sizes: Ints, steps: Ints, batch: int) -> int:
 class Trainer:
     """Trains and evaluates the models of all workers. It holds the data, not the models."""
 
+    _vectors = CarriedVectors(Layout((), (), ()), None)  # beside the model: none
+
     def __init__(  # noqa: PLR0913 (what a trainer is made of)
         self,
         module: nn.Module,

@@ -79,6 +79,11 @@ def make_trainer(
 def _flower_trainer(experiment: Experiment, shards: list[Ints]) -> Trainer:
     """Return the trainer that hands everything to a Flower app, after checks."""
     check_flower(experiment)
+    if experiment.mechanism.capabilities().carries:
+        raise ConfigError(
+            f"mechanism {experiment.mechanism.name!r} carries vectors beside the model, which a "
+            "Flower app does not train; use another mechanism, or a model of dystop"
+        )
     spec, workers = experiment.model, experiment.fleet.workers
     app = AppProcess(spec.name, spec.folder, spec.python, workers)
     sizes = np.array([len(shard) for shard in shards])
