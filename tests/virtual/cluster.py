@@ -102,6 +102,7 @@ class Cluster(Sessions):
         self.warnings: list[str] = []  # lines of the coordinator's log
         self.shipped: dict[tuple[int, int, str], Any] = {}  # (src, version, digest) -> vector
         self.committed: set[int] = set()  # rounds whose plans are on the disk
+        self.served: list[tuple[Any, Any]] = []  # requests of models, and the headers of answers
         self.sent: list[tuple[float, str, Any]] = []  # every message from the coordinator
         self.received: list[tuple[float, str, Any]] = []  # and to it
         self.warnings: list[str] = []  # of the coordinator
@@ -330,6 +331,7 @@ class Cluster(Sessions):
             publication.version, publication.number, publication.round, 4 * WIDTH, digest, "toy"
         )
         server.logger.served(header, request)
+        self.served.append((request, header))
         vector = np.array(on_the_wire(publication.vector, request))
         self.shipped[server.node, publication.version, digest] = np.array(publication.vector)
         self.end_pull(

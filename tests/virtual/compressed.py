@@ -38,6 +38,7 @@ class CompressedCluster(Cluster):
         request = receiver.request(request)
         served = self.encoders[server.name].served_model(publication, request)
         server.logger.served(served.header, request)
+        self.served.append((request, served.header))
         self.forms.append(served.header.messages)
         self.end_pull(server, pull, lambda took: received(receiver, served, pull.key, took))
 
