@@ -19,9 +19,10 @@ the same on a GPU and its back ends. `--only` takes a part of a name, or a patte
 Of each case the output has digests of its records and of its final models. A record counts as its
 leaves, by name: the order and the grouping of its fields are free, and a field that is null or
 empty is as good as none. `fields` has a digest of each field, so that a difference has a place.
-Groups of cases run in a process each, whose peak memory is noted. Only the Python API, the command
-line, keys as words and the files of run folders are used, so that the script survives what it is
-made for; clusters are played by `tests/virtual` of the tree that is run.
+Groups of cases run in a process each, whose peak memory is noted; the first run of a tree compiles
+its kernels, which takes memory too, so run a new tree twice before memory is believed. Only
+the Python API, the command line, keys as words and the files of run folders are used, so that the
+script survives what it is made for; `tests/virtual` of the tree that is run plays the clusters.
 
 The script checks what dystop promises, too: the same records and models with rounds side by side,
 without kernels, and after a resume. The exit code is 0, or 1 if a promise is broken or, of
