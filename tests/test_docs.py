@@ -225,26 +225,6 @@ def test_lists_of_modules_are_complete():
         assert modules_in(package) <= set(listed) <= modules_in(package) | others, package
 
 
-def module_of(dotted: str) -> str:
-    """Return the longest part of a dotted name that is a module."""
-    try:
-        return importlib.import_module(dotted).__name__
-    except ModuleNotFoundError:
-        return module_of(dotted.rpartition(".")[0])
-
-
-def test_the_walks_through_the_code_are_counted():
-    text = (ROOT / "docs/architecture.md").read_text().partition("## Three walks")[2]
-    table = re.findall(r"^\| [\w ]+ \| \d+ \| (\d+) \| (\d+) \| (\d+) \|$", text, re.M)
-    walks = [re.findall(r"^(?:\d\. |   ).*", walk, re.M) for walk in text.split("### ")[1:]]
-    assert len(walks) == len(table) == 3
-    for lines, counts in zip(walks, table, strict=True):
-        hops = re.findall(r"`(dystop\.[\w.]+)`", "\n".join(lines))
-        modules = {module_of(hop) for hop in hops}
-        hand_offs = "".join(lines).count("⇒")
-        assert [len(hops), len(modules), hand_offs] == list(map(int, counts))
-
-
 def test_the_glossary_has_its_terms():
     text = (ROOT / "docs/glossary.md").read_text()
     terms = re.findall(r"^\| ([\w -]+) \|.*\]\(\.\./src/dystop/[\w/]+\.py\) \|$", text, re.M)
