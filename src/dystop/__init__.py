@@ -14,7 +14,7 @@ Mechanism, View, Plan write a mechanism of your own (docs/mechanisms.md)
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-__version__ = "0.2.0.dev0"
+__version__ = "0.2.0"
 
 _MODULES = {
     "ADPSGD": "dystop.mechanisms",

@@ -6,7 +6,7 @@ stopping read nothing else.
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import MISSING, dataclass, field, fields, replace
+from dataclasses import MISSING, dataclass, field, fields
 from types import NoneType
 from typing import Any
 
@@ -36,6 +36,9 @@ class RoundRecord:
     staleness_histogram: Sequence[int]  # workers with staleness 0, 1, 2, ... when the round opened
     queue_mean: float
     loss: float | None  # mean training loss of the workers that trained
+    compute_s: float  # of alive * duration_s: local training (control.time_spent)
+    transfer_s: float  # of it: moving models
+    wait_others_s: float  # of it: active workers that wait for a slower one
     accuracy: float | None = None  # mean over the workers' own models; of another task, its score
     accuracy_std: float | None = None
     accuracy_global: float | None = None
@@ -56,9 +59,6 @@ class RoundRecord:
     worker_epsilon: Sequence[float] | None = None  # of each worker, evaluate.per_worker
     score_name: str | None = None  # what `accuracy` is where the task has another score, as in "r2"
     not_finite: Sequence[int] | None = None  # workers whose training loss is not finite
-    compute_s: float | None = None  # of alive * duration_s: local training (control.time_spent)
-    transfer_s: float | None = None  # of it: moving models
-    wait_others_s: float | None = None  # of it: active workers that wait for a slower one
     trained_s: float | None = None  # testbed: trainings that ended, where devices are emulated
     emulated_s: float | None = None  # testbed: how long the emulated devices take for them
     notes: Mapping[str, float] = field(default_factory=dict)
@@ -75,12 +75,6 @@ class RoundRecord:
         if self.score_name is not None:
             kept = {_renamed(k, ACCURACY, self.score_name): v for k, v in kept.items()}
         return json.dumps(kept, separators=(",", ":"), allow_nan=False)
-
-
-def as_recorded(record: RoundRecord, line: str) -> RoundRecord:
-    """Return the record without the fields that an older release did not write into its line."""
-    missing: dict[str, Any] = {name: None for name in ADDED if f'"{name}":' not in line}
-    return replace(record, **missing) if missing else record
 
 
 ACCURACY = "accuracy"  # the score of a classification
@@ -101,9 +95,6 @@ SCORE = (
     "tested", "worker_accuracy", "worker_loss", "score_name",
 )  # fmt: skip
 """The fields that an evaluation fills."""
-
-ADDED = ("compute_s", "transfer_s", "wait_others_s")
-"""The fields that every run has today, and that runs of release 0.1.0 do not have."""
 
 _REQUIRED = {
     f.name

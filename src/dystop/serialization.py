@@ -6,8 +6,8 @@ safetensors blob with the JSON in its header.
 """
 
 import json
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, fields
+from collections.abc import Callable
+from dataclasses import fields
 from typing import Any
 
 import numpy as np
@@ -22,49 +22,15 @@ UNREADABLE = (
 """What reading a tree raises, beside ValueError, if the bytes do not hold one."""
 
 
-@dataclass(frozen=True)
-class Stored:
-    """A class as it is stored: some fields may have other names in files than in the code."""
+class Kinds(dict[str, type]):
+    """The dataclasses that may occur in a tree, by their names. Reading creates no other class.
 
-    cls: type
-    names: Mapping[str, str] = field(default_factory=dict)  # field -> name in files
-
-    def values(self, value: Any) -> dict[str, Any]:
-        """Return the fields of a value by their names in files."""
-        every = (f.name for f in fields(value))
-        return {self.names.get(name, name): getattr(value, name) for name in every}
-
-    def make(self, values: dict[str, Any]) -> Any:
-        """Return the value from fields by their names in files."""
-        back = {stored: name for name, stored in self.names.items()}
-        return self.cls(**{back.get(name, name): value for name, value in values.items()})
-
-
-class Kinds:
-    """The dataclasses that may occur in a tree, each under a tag that never changes.
-
-    Tags and names of fields are data: files of earlier releases hold them. A class may be renamed,
-    its tag may not. Reading a tree creates only these classes.
-
-    >>> Kinds(Fraction=float).tag_of(1.0)
-    'Fraction'
+    >>> Kinds(str)["str"]
+    <class 'str'>
     """
 
-    def __init__(self, **classes: type | Stored) -> None:
-        """Register classes by tag."""
-        self._stored = {
-            tag: entry if isinstance(entry, Stored) else Stored(entry)
-            for tag, entry in classes.items()
-        }
-        self._tags = {stored.cls: tag for tag, stored in self._stored.items()}
-
-    def tag_of(self, value: Any) -> str | None:
-        """Return the tag of a value's class; None if it has none."""
-        return self._tags.get(type(value))
-
-    def __getitem__(self, tag: str) -> Stored:
-        """Return how values under this tag are stored."""
-        return self._stored[tag]
+    def __init__(self, *classes: type) -> None:
+        super().__init__((cls.__name__, cls) for cls in classes)
 
 
 def pack(value: Any, kinds: Kinds, keep: Callable[[Any], Any], where: str = "value") -> Any:
@@ -78,10 +44,12 @@ def pack(value: Any, kinds: Kinds, keep: Callable[[Any], Any], where: str = "val
     """
     if (kept := keep(value)) is not None:
         return kept
-    if (tag := kinds.tag_of(value)) is not None:
-        inside = kinds[tag].values(value)
-        packed = {k: pack(v, kinds, keep, f"{where}/{k}") for k, v in inside.items()}
-        return {"kind": tag, "fields": packed}
+    name = type(value).__name__
+    is_kind = kinds.get(name) is type(value)
+    if is_kind:
+        inside = ((f.name, getattr(value, f.name)) for f in fields(value))
+        packed = {k: pack(v, kinds, keep, f"{where}/{k}") for k, v in inside}
+        return {"kind": name, "fields": packed}
     if isinstance(value, dict) and all(type(k) in (str, int) for k in value):
         return {"map": [[k, pack(v, kinds, keep, f"{where}/{k}")] for k, v in value.items()]}
     if isinstance(value, (list, tuple)):
@@ -99,7 +67,7 @@ def unpack(packed: Any, kinds: Kinds, take: Callable[[str, str], Any]) -> Any:
     (tag, inside), *rest = packed.items()
     if tag == "kind":
         values = {k: unpack(v, kinds, take) for k, v in rest[0][1].items()}
-        return kinds[inside].make(values)
+        return kinds[inside](**values)
     if tag == "map":
         return {k: unpack(v, kinds, take) for k, v in inside}
     if tag in ("list", "tuple"):

@@ -14,7 +14,7 @@ and arrays of nodes have N + 1 entries.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, ClassVar, Literal, TypeVar
 
@@ -179,9 +179,9 @@ class Outcome:
     src: Ints = field(default_factory=lambda: np.zeros(0, np.int64))  # [L]
     distance: Floats | None = None  # [L], ||w_dst - w_src|| if the mechanism needs it
     failed: Bools = field(default_factory=lambda: np.zeros(0, bool))  # [A]; empty: none failed
-    compute_s: float | None = None  # as in control.time_spent, summed over workers; None: unknown
-    transfer_s: float | None = None
-    wait_others_s: float | None = None
+    compute_s: float = 0.0  # as in control.time_spent, summed over workers
+    transfer_s: float = 0.0
+    wait_others_s: float = 0.0
     trained_s: float | None = None  # the trainings that ended, where devices are emulated
     emulated_s: float | None = None  # how long the emulated devices would have trained
 
@@ -348,13 +348,9 @@ class Mechanism:
     def capabilities(self) -> Capabilities:
         """Return what this mechanism needs and guarantees with its current hyper-parameters.
 
-        Override this method. The default reads class variables of the same names, as in
-        `budgeted: ClassVar[bool] = True`, which is how mechanisms of version 0.1 declare them.
+        Override this method. The default is asynchronous, and needs and guarantees nothing.
         """
-        declared = {
-            f.name: getattr(self, f.name) for f in fields(Capabilities) if hasattr(self, f.name)
-        }
-        return Capabilities(**{"mode": "async", **declared})
+        return Capabilities(mode="async")
 
     @cached_property
     def cached_capabilities(self) -> Capabilities:

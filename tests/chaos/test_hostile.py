@@ -12,10 +12,10 @@ from collections.abc import Callable
 import pytest
 
 from dystop.experiments.testbed.enrolment import COORDINATOR, read_status
+from dystop.format import FORMAT
 from dystop.rng import stream
 from dystop.testbed.protocol.codec import BadMessage, decode, encode
 from dystop.testbed.protocol.messages import (
-    PROTOCOL,
     Complaint,
     ExecuteAck,
     Heartbeat,
@@ -143,7 +143,7 @@ def test_f2_garbage_connections(rig, show):
 
 
 MESSAGES = [
-    Join(PROTOCOL, "ab", 1, "127.0.0.1:1", "cd", "x", 10, (1, 2), 1, 1, 1, "idle", 1),
+    Join(FORMAT, "ab", 1, "127.0.0.1:1", "cd", "x", 10, (1, 2), 1, 1, 1, "idle", 1),
     Heartbeat(1, 1),
     ExecuteAck(1, "accepted"),
     Report(1, "mixed", (Used(1, 0, 1, 1, "ab", 10, 0.1),)),

@@ -91,16 +91,6 @@ def test_it_may_go_on(tmp_path):
     assert any("diverged" in text for text in notices([open_run(tmp_path / "on")]))
 
 
-def test_a_run_folder_from_before_the_key_goes_on(steep):
-    folder, _ = steep
-    config = folder / "config.toml"
-    assert read_experiment(config).stop.diverged == 1000.0
-    text = config.read_text()
-    config.write_text(text.replace("diverged = 1000.0\n", ""))
-    assert read_experiment(config).stop.diverged == 0.0
-    config.write_text(text)
-
-
 def test_a_comparison_goes_on_and_names_the_runs(tmp_path):
     words = [*SMALL, STEEP, "--mechanisms", "d-psgd,sa-adfl", "--seeds", "2"]
     done = call("compare", *words, "--out", tmp_path, "--name", "steep")

@@ -127,15 +127,6 @@ def test_a_partition_file_that_changes_is_noticed_when_a_run_goes_on():
     assert "data.partition" in dystop("resume", "runs/one", code=2)
 
 
-def test_runs_of_earlier_versions_note_nothing_about_their_data():
-    dystop("run", *SMALL, "--name", "old", "--no-report", "-q")
-    fleet = json.loads(Path("runs/old/fleet.json").read_text())
-    for key in ("train_samples", "data_sha256", "partition_sha256"):
-        del fleet[key]
-    Path("runs/old/fleet.json").write_text(json.dumps(fleet))
-    assert "identical" in dystop("verify", "runs/old")
-
-
 def test_the_testbed_takes_the_same_partition():
     dystop("data", "partition", *SMALL, "data.partition=shards", "--out", "split.json")
     experiment = read_experiment(None, [*SMALL, "data.partition=split.json"])

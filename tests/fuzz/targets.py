@@ -323,7 +323,7 @@ def _worker_checkpoint(name: str, folder: Path) -> Target:
     del folder
     state = first_state(np.arange(7, dtype=np.float32), np.arange(2), deltas=True)
     seed = encode_state(replace(state, run="ab" * 16))
-    return Target(name, decode_state, (seed,), (ValueError,), of_safetensors, _resealed)
+    return Target(name, decode_state, (seed,), (ValueError, *BAD), of_safetensors, _resealed)
 
 
 def _model(name: str, folder: Path) -> Target:

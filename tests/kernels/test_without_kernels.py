@@ -1,18 +1,19 @@
 """Runs without kernels reach the same decisions."""
 
+import json
+
 import pytest
 
+import dystop
 from dystop import acceleration
 from dystop.acceleration import Accelerated
 from support.stored_runs import (
     GOLDEN,
     GOLDEN_RUNS,
-    LAWS,
+    SMALL,
     assert_same,
     golden_lines,
-    lines_again,
     read_lines,
-    unpacked,
 )
 
 MECHANISMS = ("dystop", "matcha", "asydfl", "d-psgd", "epidemic", "hadfl", "sa-adfl", "fedavg")
@@ -25,18 +26,23 @@ def no_kernels(monkeypatch):
     monkeypatch.setattr(acceleration, "_imported", lambda path: pytest.fail(f"imported {path}"))
 
 
-@pytest.fixture(scope="module")
-def runs(tmp_path_factory):
-    return unpacked("runs", tmp_path_factory.mktemp("runs"))
-
-
 @pytest.mark.parametrize("name", GOLDEN_RUNS)
 def test_golden_runs_repeat(name):
     assert_same(golden_lines(name), read_lines(GOLDEN / f"{name}.jsonl"))
 
 
-@pytest.mark.parametrize("law", LAWS)
+@pytest.mark.parametrize("laws", [("paper", "eager"), ("overlap", "on_completion")], ids="-".join)
 @pytest.mark.parametrize("mechanism", MECHANISMS)
-def test_runs_of_80_workers_repeat(runs, mechanism, law):
-    folder = runs / f"{mechanism}--{law}"
-    assert_same(lines_again(folder), read_lines(folder / "records.jsonl"))
+def test_80_workers_decide_the_same_with_kernels(mechanism, laws, monkeypatch):
+    timing, publish = laws
+    words = [*SMALL, f"engine.timing={timing}", f"engine.publish={publish}"]
+
+    def lines():
+        run = dystop.simulate(
+            mechanism, workers=80, dataset="synthetic", rounds=10, seed=5, overrides=words
+        )
+        return [json.loads(record.to_json()) for record in run]
+
+    without = lines()
+    monkeypatch.undo()
+    assert_same(lines(), without)

@@ -40,7 +40,7 @@ def test_a_win_names_its_lead_and_its_cost():
     assert text.startswith(
         "a (paper) is first to 70 %, after 20 s, 12 ± 2 s (37 %) before b (paper), in 3 of 3 seeds."
     )
-    assert "trained 10 (16) epochs, moved 6 kB (9.60 kB) and idled 50 % (50 %)" in text
+    assert "trained 10 (16) epochs, moved 6 kB (9.60 kB), computed 60 % (60 %)" in text
     assert text.endswith("in brackets b (paper).")
 
 

@@ -220,12 +220,6 @@ def test_a_style_file_that_is_none_is_refused(study, tmp_path):
     assert not (tmp_path / "a.pdf").exists()
 
 
-def test_runs_of_an_older_release_have_no_time_shares(runs):
-    old = [replace(run, records=[replace(r, compute_s=None) for r in run.records]) for run in runs]
-    with pytest.raises(ConfigError, match="has not recorded"):
-        drawn(old, figure="time-shares")
-
-
 def test_two_laws_need_a_choice(runs):
     other = [
         replace(

@@ -26,7 +26,7 @@ from support.fake_runs import fake_run, plain_record
 
 KEYS = {
     "target-cost", "accuracy-time", "accuracy-communication", "accuracy-epochs", "loss-time",
-    "communication-time", "idle-share", "staleness-distribution",
+    "communication-time", "time-shares", "staleness-distribution",
 }  # fmt: skip
 
 
@@ -262,14 +262,6 @@ def test_mistakes_are_named(study, tmp_path):
         write_study([], tmp_path, title="x")
     with pytest.raises(ConfigError, match="target accuracy is 80"):
         write_study(study, tmp_path, title="x", target=80)
-
-
-def test_no_share_of_time_beyond_all_of_it_is_on_the_axis(study):
-    idle = [replace(r, records=[replace(x, idle_s=39.0) for x in r.records]) for r in study]
-    (plot,) = [p for p in draw_groups(group_runs(idle)[:2], 0.7) if p.key == "idle-share"]
-    assert plot.figure is not None
-    axes = plot.figure.axes[0]
-    assert axes.get_xlim()[1] > 1.0 >= max(axes.get_xticks()) > 0.9
 
 
 def test_staleness_staleness_bins_cover_what_occurred():

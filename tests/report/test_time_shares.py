@@ -70,15 +70,6 @@ def test_only_rounds_until_the_target_count():
     assert mean_shares([run], 0.99).computing == 0.5
 
 
-def test_old_runs_say_that_nothing_was_recorded(tmp_path):
-    old = [spending("a"), spending("b", reached=3)]
-    assert mean_shares(old[:1], 0.7) is None
-    assert rank_groups(group_runs(old), 0.7)[0].why == []
-    mixed = [old[0], spending("c", compute_s=40.0, transfer_s=0.0, wait_others_s=0.0)]
-    page = write_study(mixed, tmp_path, title="t", target=0.7, formats=()).files.html.read_text()
-    assert "not recorded" in page
-
-
 def test_the_headline_says_why():
     fast = spending("a", compute_s=20.0, transfer_s=4.0, wait_others_s=10.0)
     slow = spending("b", reached=4, compute_s=10.0, transfer_s=4.0, wait_others_s=26.0)

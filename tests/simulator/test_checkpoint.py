@@ -7,12 +7,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from safetensors import safe_open
-from safetensors.torch import save_file
 
 from dystop import rng
 from dystop.control.stopping import Stop
 from dystop.errors import RunFolderError
+from dystop.format import FORMAT
 from dystop.mechanisms import DySTop
 from dystop.plan import Plan, links, mix_of
 from dystop.simulator import checkpoint
@@ -79,8 +78,7 @@ def test_only_the_newest_are_kept_and_strays_removed(tmp_path):
     for t in range(2, 6):
         checkpoint.save(tmp_path, replace(state, control=replace(state.control, t=t)))
     assert [checkpoint.round_of(p) for p in checkpoint.checkpoints(tmp_path)] == [4, 3]
-    for suffix in ("tmp", "tmp-1234"):  # of release 0.1.0, and of this one
-        (tmp_path / f".round-00000009.safetensors.{suffix}").write_bytes(b"half")
+    (tmp_path / ".round-00000009.safetensors.tmp-1234").write_bytes(b"half")
     (tmp_path / ".tmpAbC123").write_bytes(b"what safetensors had written")
     assert checkpoint.load_newest(tmp_path, CPU).round == 4
     assert not list(tmp_path.glob(".*"))
@@ -132,14 +130,12 @@ def test_both_damaged_is_an_error(tmp_path):
     assert refused.value.exit_code == 2
 
 
-def test_a_checkpoint_without_a_digest_is_still_read(tmp_path):
-    """Release 0.1.0 wrote such files."""
-    newest = two_checkpoints(tmp_path)
-    with safe_open(newest, framework="pt") as file:
-        tensors = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118
-        tree = file.metadata()["tree"]
-    save_file(tensors, newest, metadata={"format": "dystop-state-1", "tree": tree})
-    assert checkpoint.load_newest(tmp_path, CPU).round == 8
+def test_another_format_is_refused(tmp_path, monkeypatch):
+    monkeypatch.setattr(checkpoint, "FORMAT", 2)
+    two_checkpoints(tmp_path)
+    monkeypatch.undo()
+    with pytest.raises(RunFolderError, match=rf"format is 2, .* uses {FORMAT}; use the version"):
+        checkpoint.load_newest(tmp_path, CPU)
 
 
 def test_a_checkpoint_is_flushed_to_the_disk(tmp_path, monkeypatch):

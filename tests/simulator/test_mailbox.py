@@ -19,7 +19,7 @@ from dystop.simulator import mailbox
 from dystop.simulator.params import EngineParams
 from dystop.sparse import ints
 from dystop.training.memory import human
-from dystop.types import Mechanism
+from dystop.types import Capabilities, Mechanism
 from dystop.world import InFlight, Messages
 from support.engine_fixtures import (
     AddingTrainer,
@@ -244,7 +244,7 @@ def test_distances_are_those_of_models_that_exist(publish, gap, pushed):
 
 def test_who_gets_an_update_cannot_measure_how_far_the_model_is():
     class Both(FeedbackScript):
-        deltas = True
+        declared = Capabilities(mode="async", deltas=True, needs=FeedbackScript.declared.needs)
 
     wires = [links(ints([i]), ints([2]), delta=delta) for i, delta in ((0, True), (1, False))]
     plan = Plan(ints([2]), join_links(wires), (mix(row(2, w2=1.0)),))
@@ -253,7 +253,7 @@ def test_who_gets_an_update_cannot_measure_how_far_the_model_is():
 
 
 def test_nothing_is_measured_that_was_not_asked_for():
-    assert Mechanism().capabilities().needs == frozenset()
+    assert Mechanism().capabilities() == Capabilities(mode="async")
     plan = Plan(ints([0]), links(ints([0]), ints([2])), (mix(row(0, w0=0.5, w2=0.5)),))
     components = components_for(Script(plans=(plan,)), 3, stop=Stop(rounds=1))
     _, state = run_to_end(components)

@@ -14,7 +14,7 @@ from dystop.simulator.state import Components
 from dystop.training.evaluate import Evaluation
 from dystop.training.problem import Trained
 from dystop.training.tasks.task import CLASSIFICATION, Task
-from dystop.types import Fleet, Mechanism
+from dystop.types import Capabilities, Fleet, Mechanism
 from dystop.world import Budget, Channel, Compute, World, WorldParams
 
 STEP_S = 1.0
@@ -65,11 +65,14 @@ class Script(Mechanism):
     """A mechanism that returns given plans, one per round, and then repeats the last one."""
 
     name: ClassVar[str] = "script"
-    mode: ClassVar[Any] = "async"
     provenance: ClassVar[str] = "test"
     summary: ClassVar[str] = "given plans"
+    declared: ClassVar[Capabilities] = Capabilities(mode="async")
 
     plans: tuple[Plan, ...] = ()
+
+    def capabilities(self) -> Capabilities:
+        return self.declared
 
     def plan(self, memory: Any, view: Any) -> tuple[Plan, Any]:
         return self.plans[min(view.t, len(self.plans)) - 1], memory
@@ -79,21 +82,23 @@ class Script(Mechanism):
 class DeltaScript(Script):
     """A script whose links may carry updates."""
 
-    deltas: ClassVar[bool] = True
+    declared: ClassVar[Capabilities] = Capabilities(mode="async", deltas=True)
 
 
 @dataclass(frozen=True)
 class ColdScript(Script):
     """A script whose workers do not train before the first round."""
 
-    warm_start: ClassVar[bool] = False
+    declared: ClassVar[Capabilities] = Capabilities(mode="async", warm_start=False)
 
 
 @dataclass(frozen=True)
 class FeedbackScript(Script):
     """A script that needs model distances and losses."""
 
-    needs: ClassVar[Any] = frozenset({"distance", "loss"})
+    declared: ClassVar[Capabilities] = Capabilities(
+        mode="async", needs=frozenset({"distance", "loss"})
+    )
 
 
 def line(n: int, gap_m: float = 10.0) -> np.ndarray:

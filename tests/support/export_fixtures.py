@@ -6,6 +6,7 @@ from pathlib import Path
 
 from dystop.experiments.folders.record_log import RECORDS, RecordLog
 from dystop.experiments.folders.run_folder import create_run, update_info
+from dystop.format import FORMAT
 from dystop.storage import FileLock
 from dystop.world.trace import TRACE
 from support.fake_runs import record_of_round
@@ -32,7 +33,7 @@ class GrowingRun:
     """A run folder; each `write` adds records, `end` ends the run."""
 
     def __init__(self, out: Path, name: str = "trial", **info) -> None:
-        first = {"status": "running", "timing": "paper", "seed": 3, **info}
+        first = {"format": FORMAT, "status": "running", "timing": "paper", "seed": 3, **info}
         self.folder = create_run(out, name, CONFIG, first, {"data_size": [5, 5, 5]})
         self._log = RecordLog(self.folder)
 

@@ -68,6 +68,7 @@ def fake_records(fleet: dict[str, Any], rounds: int, seed: int, **how: float) ->
                 t, now, duration, n, len(active), len(links), 0, len(links) * MODEL_BYTES, wire,
                 2 * wire, samples, epochs, 0.2 * n * duration, float(stale.mean()),
                 int(stale.max()), hist, 0.0, loss,
+                0.7 * n * duration, 0.1 * n * duration, 0.1 * n * duration,
                 accuracy=float(np.clip(score, 0, 1)) if tested else None,
                 accuracy_std=0.02 + 0.06 * float(np.exp(-epochs / 5)) if tested else None,
                 accuracy_global=float(np.clip(score + 0.02, 0, 1)) if tested else None,
@@ -97,7 +98,7 @@ def fake_run(
         name=name,
         config={"seed": seed, "workers": workers, "mechanism": block, "data": {"phi": 0.4}},
         info={
-            "dystop": "0.1.0", "python": "3.11.2", "torch": "2.13.0", "seed": seed,
+            "dystop": "0.2.0", "python": "3.11.2", "torch": "2.13.0", "seed": seed,
             "status": "finished", "stop_reason": "200 rounds reached", "wall_s": 41.27,
             "timing": "paper", "publish": "eager",
             "mechanism": {"name": mechanism, "mode": "async", "provenance": provenance,
@@ -117,7 +118,7 @@ def plain_record(t: int, clock_s: float, **more: Any) -> RoundRecord:
     """A record of round numbers, to reckon with by hand."""
     base = RoundRecord(
         t, clock_s, 10.0, 4, 2, 3, 0, 300, 300 * t, 600 * t, 100 * t, 0.5 * t, 8.0, 1.0, 2,
-        [1, 2, 1], 0.0, 1.0,
+        [1, 2, 1], 0.0, 1.0, 24.0, 8.0, 4.0,
     )  # fmt: skip
     return replace(base, **more)
 
@@ -132,7 +133,7 @@ def outcome(key: str, *seeds: list[float]) -> ArmRuns:
                 lost=0, wire_bytes=5, wire_bytes_total=5 * (k + 1),
                 endpoint_bytes_total=10 * (k + 1), samples_total=1, epochs_total=1.0, idle_s=0.0,
                 staleness_mean=1.0, staleness_max=1, staleness_histogram=[1], queue_mean=0.0,
-                loss=1.0, accuracy=accuracy,
+                loss=1.0, compute_s=20.0, transfer_s=0.0, wait_others_s=0.0, accuracy=accuracy,
             )
             for k, accuracy in enumerate(accuracies)
         ]  # fmt: skip

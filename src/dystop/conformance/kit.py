@@ -61,8 +61,7 @@ def check_description(mechanism: Mechanism) -> None:
 
 def _check_capabilities(context: CheckContext, mechanism: Mechanism) -> None:
     """Require a declared mode, known feedback and a valid queue bound."""
-    overridden = type(mechanism).capabilities is not Mechanism.capabilities
-    declared = overridden or hasattr(mechanism, "mode")
+    declared = type(mechanism).capabilities is not Mechanism.capabilities
     context.require(declared, "method `capabilities`, which declares the `mode`, is missing")
     able = mechanism.capabilities()
     context.require(able.mode in ("async", "sync"), "`mode` must be 'async' or 'sync'")

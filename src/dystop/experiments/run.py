@@ -32,7 +32,7 @@ from dystop.experiments.folders.run_folder import (
 from dystop.experiments.folders.trained_models import keep_models
 from dystop.experiments.interrupts import Interrupts
 from dystop.foreign_files import LOG_BYTES, read_bounded
-from dystop.record import RoundRecord, as_recorded
+from dystop.record import RoundRecord
 from dystop.simulator import checkpoint, no_round, run_rounds
 from dystop.simulator.round import begin
 from dystop.simulator.state import Components, State
@@ -326,7 +326,7 @@ def verify_run(
     digest = hashlib.sha256()
     checked = 0
     for record, line in zip(_records_of(built.components), lines, strict=False):
-        again = as_recorded(record, line).to_json()
+        again = record.to_json()
         if again != line:
             return Verdict(False, checked, "", _difference(checked + 1, line, again))
         digest.update(line.encode() + b"\n")

@@ -21,6 +21,7 @@ from safetensors.torch import save_file
 from dystop.control.compression import PublicVersions
 from dystop.errors import RunFolderError
 from dystop.foreign_files import folder_within, open_regular, opened_path
+from dystop.format import FORMAT, other_format
 from dystop.sealed import FIELD, UNSEALED, check_seal, read_header, seal
 from dystop.serialization import UNREADABLE, Kinds, pack, unpack
 from dystop.simulator.model_stack import Models, Trainings
@@ -31,17 +32,16 @@ from dystop.types import ControlState, Mailbox, Outcome
 from dystop.world import InFlight, Messages, Progress
 
 KEPT = 2
-_FORMAT, _UNSEALED_FORMAT = "dystop-state-2", "dystop-state-1"  # 0.1.0 wrote no digest
 
 
 @dataclass(frozen=True)
 class StoredState:
-    """A `State` as files hold it; the names of its fields never change."""
+    """A `State` as files hold it."""
 
-    books: ControlState
+    control: ControlState
     started_s: Floats
     training_s: Floats
-    post: Messages
+    messages: Messages
     models: Models
     next_evaluation_s: float
     snapshots_made: int
@@ -52,10 +52,10 @@ class StoredState:
 def _to_stored(state: State) -> StoredState:
     progress = state.progress
     return StoredState(
-        books=state.control,
+        control=state.control,
         started_s=progress.started_s,
         training_s=progress.training_s,
-        post=progress.in_flight.messages(),
+        messages=progress.in_flight.messages(),
         models=state.models,
         next_evaluation_s=state.next_evaluation_s,
         snapshots_made=state.snapshots_made,
@@ -66,8 +66,8 @@ def _to_stored(state: State) -> StoredState:
 
 def _from_stored(stored: StoredState) -> State:
     return State(
-        control=stored.books,
-        progress=Progress(stored.started_s, stored.training_s, InFlight(stored.post)),
+        control=stored.control,
+        progress=Progress(stored.started_s, stored.training_s, InFlight(stored.messages)),
         models=stored.models,
         next_evaluation_s=stored.next_evaluation_s,
         snapshots_made=stored.snapshots_made,
@@ -77,16 +77,16 @@ def _from_stored(stored: StoredState) -> State:
 
 
 _KINDS = Kinds(
-    State=StoredState,
-    Books=ControlState,
-    Models=Models,
-    Trainings=Trainings,
-    Post=Messages,
-    Outcome=Outcome,
-    PairCounts=PairCounts,
-    Graph=Graph,
-    Mailbox=Mailbox,
-    PublicVersions=PublicVersions,
+    StoredState,
+    ControlState,
+    Models,
+    Trainings,
+    Messages,
+    Outcome,
+    PairCounts,
+    Graph,
+    Mailbox,
+    PublicVersions,
 )
 
 
@@ -126,7 +126,7 @@ def save(folder: Path, state: State, records: str = "") -> Path:
     tensors: dict[str, torch.Tensor] = {}
     tree = json.dumps(_pack(_to_stored(state), "state", tensors))
     name = f"round-{done:08d}.safetensors"
-    header = {"format": _FORMAT, "records": records, FIELD: UNSEALED, "tree": tree}
+    header = {"format": str(FORMAT), "records": records, FIELD: UNSEALED, "tree": tree}
 
     def write(path: Path) -> None:
         save_file(tensors, path, metadata=header)
@@ -161,7 +161,7 @@ def checked_mark(checkpoint: Path) -> str:
     """Return what `save` was given about the record log; raise ValueError if a bit has changed."""
     try:
         with open_regular(checkpoint) as file:
-            return _check(file).get("records", "")
+            return _check(file)["records"]
     except UNREADABLE as error:
         raise ValueError(f"not a checkpoint: {error}") from error
 
@@ -172,7 +172,7 @@ class Loaded:
 
     round: int  # the last round that it contains
     state: State
-    records: str  # what `save` was given; empty in checkpoints of 0.1.0
+    records: str  # what `save` was given
 
 
 def load_newest(folder: Path, device: torch.device) -> Loaded | None:
@@ -181,8 +181,8 @@ def load_newest(folder: Path, device: torch.device) -> Loaded | None:
     A damaged checkpoint is skipped with a warning.
 
     Raises:
-        RunFolderError: Where there are checkpoints and all are damaged: resuming would start over
-            and cut the records away.
+        RunFolderError: A checkpoint has another format. Or there are checkpoints and all are
+            damaged: resuming would start over and cut the records away.
     """
     try:
         with folder_within(folder.parent, folder.name) as inside:
@@ -231,14 +231,13 @@ def _load(path: Path, device: torch.device) -> Loaded:
         stored: StoredState = _unpack(json.loads(header["tree"]), tensors, device)
     except UNREADABLE as error:
         raise ValueError(f"not a checkpoint: {error}") from error
-    return Loaded(round_of(path), _from_stored(stored), header.get("records", ""))
+    return Loaded(round_of(path), _from_stored(stored), header["records"])
 
 
 def _check(file: BinaryIO) -> dict[str, str]:
     """Return the metadata of a checkpoint, after its digest was found to be correct."""
+    check_seal(file)
     header: dict[str, str] = json.loads(read_header(file))["__metadata__"]
-    if header["format"] == _FORMAT:
-        check_seal(file)
-    elif header["format"] != _UNSEALED_FORMAT:
-        raise ValueError("not a checkpoint, or one of a newer version")
+    if header["format"] != str(FORMAT):
+        raise RunFolderError(other_format("the checkpoint", header["format"]))
     return header

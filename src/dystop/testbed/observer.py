@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from dystop.control.aggregation import global_weights
+from dystop.format import FORMAT
 from dystop.sparse import Ints
 from dystop.testbed.events import (
     Counters,
@@ -37,7 +38,6 @@ from dystop.testbed.log_throttle import shown, throttled_logger
 from dystop.testbed.params import Guards, Timeouts
 from dystop.testbed.protocol.compressed import CompressedReceiver, NothingHeld
 from dystop.testbed.protocol.messages import (
-    PROTOCOL,
     Evaluate,
     Heartbeat,
     Join,
@@ -198,7 +198,7 @@ class Observer:
         self._next_join_s = None
         self._session.send(
             Join(
-                protocol=PROTOCOL,
+                format=FORMAT,
                 run=self._run,
                 incarnation=self._incarnation,
                 address="",

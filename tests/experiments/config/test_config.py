@@ -57,47 +57,6 @@ def test_the_keys_of_the_yard_may_come_from_a_file(tmp_path):
     assert read_experiment(file).world.area_m == (100.0, 100.0)
 
 
-def test_keys_of_earlier_versions_are_read(tmp_path):
-    file = tmp_path / "old.toml"
-    file.write_text('[testbed.guards]\naggregator = "clip"\ntrim = 0.1\nstrikes = 4\n')
-    old = read_experiment(file)
-    assert (old.aggregation.rule, old.aggregation.trim) == ("clip", 0.1)
-    assert old.testbed.guards.strikes == 4
-    assert read_experiment(file, ["aggregation.rule=agree"]).aggregation.rule == "agree"
-    assert read_experiment(None, ["testbed.guards.nearest=3"]).aggregation.nearest == 3
-    said = problem("testbed.guards.aggregator=best")
-    assert said.startswith("command line: aggregation.rule")
-    assert "testbed.guards.aggregator" not in to_toml(old)
-
-
-@pytest.mark.parametrize(
-    ("name", "before"),
-    [
-        ("d-psgd", {"pairs": "all"}),
-        ("epidemic", {"pairs": "all"}),
-        ("matcha", {"weights": "optimal"}),
-    ],
-)
-def test_a_run_folder_without_a_later_key_keeps_what_it_did(tmp_path, name, before):
-    text = f'[mechanism]\nname = "{name}"\n'
-    own, folder, study = tmp_path / "own.toml", tmp_path / "run", tmp_path / "study"
-    own.write_text(text)
-    (folder).mkdir()
-    (study / "plan").mkdir(parents=True)
-    (folder / "config.toml").write_text(text)
-    (folder / "run.json").write_text("{}")
-    (study / "plan" / "one.toml").write_text(text)
-    (study / "study.json").write_text("{}")
-    assert read_experiment(own).mechanism == MECHANISMS[name]()
-    for file in (folder / "config.toml", study / "plan" / "one.toml"):
-        old = read_experiment(file)
-        assert old.mechanism == MECHANISMS[name](**before)
-        now = [f"mechanism.{key}={getattr(MECHANISMS[name](), key)}" for key in before]
-        assert read_experiment(file, now).mechanism == MECHANISMS[name]()
-    (folder / "config.toml").write_text(to_toml(read_experiment(own)))  # as this version writes it
-    assert read_experiment(folder / "config.toml") == read_experiment(own)
-
-
 def test_the_command_line_wins_over_the_file(tmp_path):
     file = tmp_path / "e.toml"
     file.write_text("seed = 3\n[stop]\nrounds = 7\nseconds = 2\n[mechanism]\nV = 4\n")

@@ -16,6 +16,7 @@ from dystop.experiments.export.export import export
 from dystop.experiments.export.sources import ABANDONED_S, open_source
 from dystop.experiments.folders.late_scores import LateScoreLog
 from dystop.experiments.folders.run_folder import write_atomic
+from dystop.format import FORMAT
 from support.export_fixtures import GrowingRun, rich_record, without_score
 
 TABLES = ("rounds", "workers", "links", "tests")
@@ -43,7 +44,8 @@ def study_of(tmp_path, *names):
     folder = tmp_path / "sweep"
     folder.mkdir()
     rows = [{"folder": name} for name in names]
-    write_atomic(folder / "study.json", json.dumps({"over": ["data.phi"], "runs": rows}).encode())
+    content = {"format": FORMAT, "over": ["data.phi"], "runs": rows}
+    write_atomic(folder / "study.json", json.dumps(content).encode())
     return folder
 
 

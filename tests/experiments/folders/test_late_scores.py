@@ -21,6 +21,7 @@ from dystop.experiments.folders.run_folder import (
     record_fingerprints,
     update_info,
 )
+from dystop.format import FORMAT
 from support.dashboard_fixtures import simple_record
 
 LATE = replace(simple_record(4), no_score="late", accuracy=None, accuracy_global=None)
@@ -29,7 +30,8 @@ SCORED = replace(LATE, no_score=None, accuracy=0.25, accuracy_global=0.5, tested
 
 @pytest.fixture
 def folder(tmp_path):
-    return create_run(tmp_path, "run", "seed = 1\n", {"status": "running"}, {"data_size": [1] * 10})
+    info = {"format": FORMAT, "status": "running"}
+    return create_run(tmp_path, "run", "seed = 1\n", info, {"data_size": [1] * 10})
 
 
 def plain(t):

@@ -19,6 +19,7 @@ from dystop.experiments import run
 from dystop.experiments.config import read_experiment
 from dystop.experiments.folders.run_folder import RunLock, is_abandoned, open_run, update_info
 from dystop.experiments.testbed.launch import make_folder, resumable_folder
+from dystop.format import FORMAT
 from dystop.report import write_report
 from dystop.report.data.names import run_status
 from dystop.report.data.notices import notices
@@ -95,14 +96,12 @@ def test_more_rounds_are_not_had_by_editing_a_finished_run(tmp_path):
         run.resume_run(folder, quiet, quiet)
 
 
-def test_a_run_without_a_fingerprint_of_its_settings_is_resumed(tmp_path):
-    """Runs of earlier versions have no fingerprint of their settings."""
+def test_a_folder_of_another_format_is_refused(tmp_path):
     folder = begun(tmp_path)
     info = json.loads((folder / "run.json").read_text())
-    assert len(info.pop("config_sha256")) == 64
-    (folder / "run.json").write_text(json.dumps(info))
-    run.resume_run(folder, quiet, quiet)
-    assert open_run(folder).info["status"] == "finished"
+    (folder / "run.json").write_text(json.dumps({**info, "format": 2}))
+    with pytest.raises(RunFolderError, match=rf"run\.json: its format is 2, .* uses {FORMAT}; use"):
+        run.resume_run(folder, quiet, quiet)
 
 
 def test_a_measured_setting_is_noted_as_it_was_written(tmp_path):
@@ -170,21 +169,15 @@ def test_the_commands_refuse_and_warn(tmp_path):
     assert f"{folder / 'config.toml'}: was changed" in refused.stderr
 
 
-@pytest.mark.parametrize("noted", [True, False], ids=["", "by an earlier version"])
-def test_a_testbed_resumes_on_another_port_but_not_with_other_settings(tmp_path, noted):
+def test_a_testbed_resumes_on_another_port_but_not_with_other_settings(tmp_path):
     folder, _ = make_folder(read_experiment(None, WORDS), tmp_path, "one")
-    if not noted:
-        info = json.loads((folder / "run.json").read_text())
-        del info["essence_sha256"]
-        (folder / "run.json").write_text(json.dumps(info))
     assert resumable_folder(folder) == folder
     before = edit(folder, "learning_rate", "0.5")
     with pytest.raises(RunFolderError, match=r"dystop testbed .*config\.toml --name NEW"):
         resumable_folder(folder)
     (folder / "config.toml").write_bytes(before)
     edit(folder, "port", "5000")
-    if noted:
-        assert resumable_folder(folder) == folder
+    assert resumable_folder(folder) == folder
 
 
 KILLED = """

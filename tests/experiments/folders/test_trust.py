@@ -8,7 +8,7 @@ import re
 import shutil
 import stat
 import sys
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from pathlib import Path
 
 import pytest
@@ -22,9 +22,9 @@ from dystop.experiments.config import read_experiment
 from dystop.experiments.executors import Choice, choose, remember
 from dystop.experiments.executors.driver import run_study
 from dystop.experiments.executors.local import LocalExecutor
+from dystop.experiments.run import run_experiment
 from dystop.experiments.studies.study import create_study, open_study
 from dystop.experiments.testbed.coordinator_run import open_coordinator_run
-from support.stored_runs import unpacked
 
 SMALL = [
     "fleet.workers=3",
@@ -114,10 +114,18 @@ def noted_as_it_is(folder: Path) -> None:
 
 @pytest.fixture(scope="module")
 def stored(tmp_path_factory):
-    """An interrupted run and a finished testbed run of an earlier release, and a study."""
+    """An interrupted run, a finished testbed run and a study."""
     theirs = tmp_path_factory.mktemp("theirs")
-    unpacked("testbed", theirs)
-    unpacked("interrupted", theirs)
+
+    def interrupt(record):
+        raise KeyboardInterrupt
+
+    with suppress(KeyboardInterrupt):
+        experiment = read_experiment(None, SMALL)
+        run_experiment(experiment, theirs, "interrupted", lambda _: None, interrupt)
+    fast = ("testbed.time_scale=0.05", "--transport", "memory", "--no-report", "--quiet")
+    done = call("testbed", *SMALL, *fast, "--out", theirs, "--name", "testbed")
+    assert done.exit_code == 0, done.output
     create_study(theirs, "study", [read_experiment(None, SMALL)])
     return theirs
 

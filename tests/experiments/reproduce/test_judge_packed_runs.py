@@ -50,7 +50,7 @@ def test_the_script_gives_the_verdicts_in_the_folder(script, tmp_path, capsys):
     assert (tmp_path / "verdicts.csv").read_text() == (BEFORE / "verdicts.csv").read_text()
     assert "47 claims" in capsys.readouterr().out
     (less,) = [row for row in rows_of(tmp_path / "verdicts.csv") if "than matcha" in row["claim"]]
-    assert less["ours"].startswith("2.2% less (82.3 s")  # as the page of 0.1.0 had it
+    assert less["ours"].startswith("2.2% less (82.3 s")
     assert less["verdict"] == "does not hold"
 
 

@@ -10,6 +10,7 @@ import numpy as np
 from dystop.control.stopping import Evaluate as EvaluateRule
 from dystop.control.stopping import Stop as StopRule
 from dystop.errors import StorageError
+from dystop.format import FORMAT
 from dystop.mechanisms import MECHANISMS
 from dystop.testbed.coordinator.machine import CoordinatorMachine
 from dystop.testbed.coordinator.members import Enrolled
@@ -32,7 +33,6 @@ from dystop.testbed.events import (
 from dystop.testbed.ledger.tables import MemoryLedger, restore
 from dystop.testbed.params import TestbedParams, Timeouts
 from dystop.testbed.protocol.messages import (
-    PROTOCOL,
     Evaluate,
     Execute,
     ExecuteAck,
@@ -217,7 +217,7 @@ class CoordinatorHarness:
         p = self.workers[name]
         p.up = True
         message = Join(
-            PROTOCOL, RUN, p.incarnation, f"mem:{name}", SCHEMA, "test", p.data_size,
+            FORMAT, RUN, p.incarnation, f"mem:{name}", SCHEMA, "test", p.data_size,
             p.label_counts, p.version, p.number, p.last_round,
             "training" if p.training else "idle", p.epoch,
         )  # fmt: skip

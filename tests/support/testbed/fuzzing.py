@@ -17,6 +17,7 @@ import numpy as np
 from annotated_types import Ge, Gt, Le, Len
 
 from dystop.control.aggregation import kept_coordinates
+from dystop.format import FORMAT
 from dystop.rng import stream
 from dystop.testbed.audit.check import check_facts
 from dystop.testbed.audit.facts import facts_of
@@ -155,7 +156,7 @@ class CoordinatorFuzz:
         t, epoch = self.machine.round, self.machine.epoch
         enrolled = self.members.get(name)
         near: dict[str, tuple[Any, ...]] = {
-            "protocol": (m.PROTOCOL,), "run": (RUN,), "schema": (SCHEMA,),
+            "format": (FORMAT,), "run": (RUN,), "schema": (SCHEMA,),
             "node": tuple(range(WORKERS + 2)), "stage": (0, 0, 1), "round": (t, t, t - 1, t + 1, 1),
             "epoch": (epoch, 0, epoch + 1), "last_round": (0, t - 1, t),
             "number": (-1, 0, t, t + 1), "version": (0, 1, t), "incarnation": (1, 2),
@@ -171,7 +172,7 @@ class CoordinatorFuzz:
     def joined(self, name: str) -> m.Join:
         e = self.members[name]
         return m.Join(
-            m.PROTOCOL, RUN, 1, "here", SCHEMA, "", e.data_size, e.label_counts, 1, -1, 0, "idle", 0
+            FORMAT, RUN, 1, "here", SCHEMA, "", e.data_size, e.label_counts, 1, -1, 0, "idle", 0
         )
 
     def step(self) -> None:

@@ -16,7 +16,7 @@ from dystop.testbed.events import (
     MessageFromMember,
     Tick,
 )
-from dystop.testbed.ledger.tables import MemoryLedger, MetaLine, WorkerLine, read_blob, restore
+from dystop.testbed.ledger.tables import MetaLine, read_blob, restore
 from dystop.testbed.params import Limits
 from dystop.testbed.protocol.messages import (
     Cancel,
@@ -86,16 +86,6 @@ def test_a_process_keeps_its_incarnation_when_the_coordinator_restarts():
     assert [m.incarnation for m in sent(harness, JoinOk, "w00")] == [1, 1]
     harness.join("w00", incarnation=0)
     assert sent(harness, JoinOk, "w00")[-1].incarnation == 2
-
-
-@pytest.mark.parametrize("stored", [2**63 - 1, 1_770_000_000_000_000_000, 4])
-def test_incarnations_of_earlier_versions_lock_nobody_out(stored):
-    ledger = MemoryLedger()
-    ledger.write([WorkerLine("w00", 0, "JOINED", stored, "", "", 0.0)])
-    harness = CoordinatorHarness(setup_for("dystop"), ledger)
-    harness.join("w00")
-    assert sent(harness, Reject, "w00") == []
-    assert sent(harness, JoinOk, "w00")[0].incarnation == (5 if stored == 4 else 1)
 
 
 def test_messages_before_a_join_are_refused():

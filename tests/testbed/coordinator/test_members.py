@@ -1,9 +1,10 @@
 """States of members, derived from messages, sessions and silence."""
 
+from dystop.format import FORMAT
 from dystop.testbed.coordinator.members import Enrolled, Members
 from dystop.testbed.ledger.tables import WorkerLine
 from dystop.testbed.params import Timeouts
-from dystop.testbed.protocol.messages import PROTOCOL, Join
+from dystop.testbed.protocol.messages import Join
 
 
 def members(*names):
@@ -11,7 +12,7 @@ def members(*names):
 
 
 def join(incarnation=1, address="here"):
-    return Join(PROTOCOL, "", incarnation, address, "", "", 0, (), 0, -1, 0, "idle", 0)
+    return Join(FORMAT, "", incarnation, address, "", "", 0, (), 0, -1, 0, "idle", 0)
 
 
 def test_join_suspect_and_back():

@@ -16,7 +16,7 @@ def refusal_codes(harness, name):
 @pytest.mark.parametrize(
     ("code", "change"),
     [
-        ("protocol", {"protocol": 9}),
+        ("format", {"format": 9}),
         ("run", {"run": "ee" * 16}),
         ("schema", {"schema": "ee" * 32}),
         ("enrolment", {"data_size": 10**9}),  # B-4

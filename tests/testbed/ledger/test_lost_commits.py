@@ -267,19 +267,3 @@ def test_a_copy_by_the_backup_of_sqlite_is_whole(tmp_path):
             base.backup(copy)
         commit(ledger, 2)
     assert [r.round for r in content(tmp_path / "copy")["rounds"]] == [1]
-
-
-def test_a_ledger_of_the_format_before_is_guarded_from_now_on(tmp_path):
-    folder = killed(tmp_path)
-    want = content(folder)
-    with closing(sqlite3.connect(folder / "state.db")) as base:
-        base.executescript("DROP TABLE commits; PRAGMA user_version = 1")
-    (folder / "state.head").unlink()
-    assert content(folder) == want
-    with closing(SqliteLedger(folder / "state.db")) as ledger:
-        for k in range(ROUNDS + 1, ROUNDS + 4):
-            commit(ledger, k)
-        other = copy_of(folder, tmp_path / "again")
-    (other / "state.db-wal").unlink()
-    with pytest.raises(RunFolderError, match=r"6 commits, rounds 21 to 23, are missing"):
-        SqliteLedger(other / "state.db")

@@ -141,7 +141,7 @@ def test_a_ledger_of_a_newer_format_is_not_restored(tmp_path):
     path = with_backups(tmp_path, [1])
     with closing(SqliteLedger(path)) as ledger:
         ledger._base.execute("PRAGMA user_version = 99")
-    with pytest.raises(RunFolderError, match=r"format is 99.*reads 3"):
+    with pytest.raises(RunFolderError, match=r"format is 99.*uses 3"):
         restore_ledger(tmp_path)
 
 

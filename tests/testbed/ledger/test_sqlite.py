@@ -2,16 +2,15 @@
 
 import os
 import shutil
-import sqlite3
 import subprocess
 import sys
-from contextlib import closing
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from dystop.errors import RunFolderError, StorageError
+from dystop.format import FORMAT
 from dystop.mechanisms import MECHANISMS
 from dystop.rng import stream
 from dystop.testbed.ledger import sqlite as sqlite_ledger
@@ -223,20 +222,12 @@ def test_control_states_of_large_fleets_are_thinned_out(tmp_path):
     SqliteLedger(tmp_path / "state.db").close()
 
 
-def test_the_format_before_the_archive_is_read(tmp_path):
-    path = filled(tmp_path / "state.db")
-    want = content(path)
-    with closing(sqlite3.connect(path)) as base:
-        base.execute("DROP TABLE archive")
-        base.execute("PRAGMA user_version = 2")
-    assert content(path) == want
-
-
-def test_a_newer_format_is_refused(tmp_path):
+@pytest.mark.parametrize("number", [2, 99])
+def test_another_format_is_refused(tmp_path, number):
     ledger = SqliteLedger(tmp_path / "state.db")
-    ledger._base.execute("PRAGMA user_version = 99")
+    ledger._base.execute(f"PRAGMA user_version = {number}")
     ledger.close()
-    with pytest.raises(RunFolderError, match="format is 99"):
+    with pytest.raises(RunFolderError, match=f"format is {number}, .* uses {FORMAT}; use the"):
         SqliteLedger(tmp_path / "state.db")
 
 
@@ -244,7 +235,7 @@ def test_only_the_owner_can_read_the_ledger(tmp_path):
     before = os.umask(0o022)
     try:
         path = filled(tmp_path / "state.db")
-        path.chmod(0o644)  # as release 0.1.0 left it
+        path.chmod(0o644)
         ledger = SqliteLedger(path)
         ledger.write(lines(9))
         files = [p for p in tmp_path.rglob("state*") if p.is_file() and p.suffix != ".lock"]

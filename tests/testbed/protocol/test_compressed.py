@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 
 from dystop.control.compression import Compression
 from dystop.rng import stream
-from dystop.testbed.protocol.codec import decode, encode
 from dystop.testbed.protocol.compressed import (
     CompressedReceiver,
     HeldCopy,
@@ -134,14 +133,6 @@ def test_a_request_names_the_held_copy_and_no_mask():
     )
     request = receiver.request(PullRequest("ab", 3, mask=(7, 0.5)))
     assert (request.holds, request.mask) == (digest_of(INITIAL), None)
-
-
-def test_peers_leave_out_what_they_do_not_use():
-    """So that a peer of an earlier version understands requests and headers."""
-    plain = encode(PullRequest("ab", 3)) + encode(ModelHeader(1, 1, 1, 8, "d", "s"))
-    assert not [word for word in (b"holds", b"copy", b"messages") if word in plain]
-    asked = PullRequest("ab", 3, holds="cd")
-    assert decode(encode(asked), "peer") == asked
 
 
 # What a hostile peer may send -------------------------------------------------------------------

@@ -10,15 +10,16 @@ import numpy as np
 import pytest
 
 from dystop import rng
-from dystop.errors import StorageError
+from dystop.errors import RunFolderError, StorageError
+from dystop.format import FORMAT
 from dystop.testbed.launch import failpoints
 from dystop.testbed.protocol.messages import Rejected, Report, Used
-from dystop.testbed.worker.checkpoint import CheckpointStore, decode_state, encode_state
+from dystop.testbed.worker import checkpoint
+from dystop.testbed.worker.checkpoint import CheckpointStore
 from dystop.testbed.worker.state import (
     MailboxEntry,
     RunningTraining,
     first_state,
-    without_impossible_numbers,
 )
 
 RUN = "ab" * 16
@@ -216,22 +217,9 @@ def test_forty_kills_never_tear_a_checkpoint(store):
     assert version >= 40
 
 
-def test_numbers_that_a_false_header_left_in_a_checkpoint_are_removed():
-    used = Used(3, 0, 2**63 - 1, 2**63 - 1, "d" * 64, 10, 0.1)
-    fine = Used(1, 0, 700, 5, "e" * 64, 10, 0.1)
-    state = replace(
-        first_state(np.zeros(2, np.float32), np.zeros(0, np.int64)),
-        last_round=7,
-        reports=(Report(7, "mixed", (used, fine)),),
-        mailbox={
-            3: MailboxEntry(2**63 - 1, 7, np.zeros(2, np.float32)),
-            1: MailboxEntry(5, 7, np.zeros(2, np.float32)),
-        },
-    )
-    whole, note = without_impossible_numbers(decode_state(encode_state(state)))
-    assert "[3]" in note
-    assert whole.mailbox.keys() == {1}
-    assert whole.reports[0].used == (replace(used, number=7, version=2**53), fine)
-    again, note = without_impossible_numbers(whole)
-    assert again is whole
-    assert note == ""
+def test_another_format_is_refused(store, monkeypatch):
+    monkeypatch.setattr(checkpoint, "FORMAT", 2)
+    store.save(a_state(1))
+    monkeypatch.undo()
+    with pytest.raises(RunFolderError, match=rf"format is 2, .* uses {FORMAT}; use the version"):
+        store.load()

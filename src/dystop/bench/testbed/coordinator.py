@@ -21,6 +21,7 @@ from dystop.bench.settings import Settings
 from dystop.bench.timing import in_turns
 from dystop.control.round import advance, build_view, decide, initial_state, record_of
 from dystop.control.stopping import Stop
+from dystop.format import FORMAT
 from dystop.mechanisms.dystop import DySTop
 from dystop.plan import Plan
 from dystop.testbed.coordinator.machine import CoordinatorMachine
@@ -33,7 +34,6 @@ from dystop.testbed.ledger.tables import restore
 from dystop.testbed.params import TestbedParams, Timeouts
 from dystop.testbed.protocol.codec import decode, encode
 from dystop.testbed.protocol.messages import (
-    PROTOCOL,
     Execute,
     ExecuteAck,
     Heartbeat,
@@ -84,7 +84,7 @@ class EchoWorker:
         self._link = link
         self.send(
             Join(
-                protocol=PROTOCOL,
+                format=FORMAT,
                 run=self._setup.run,
                 incarnation=0,
                 address=self.address,

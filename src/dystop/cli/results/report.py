@@ -171,9 +171,6 @@ def _show_why(ranking: "Ranking", first_column: str, results: "StudyResults") ->
     target = results.target.accuracy
     until = "the end" if target is None else f"{results.score.aim(target)}, or else until the end"
     shares = [mean_shares(group.runs, target) for group in ranking.groups]
-    if not any(shares):
-        echo("what the workers did with their time: not recorded")
-        return
     echo(f"what the workers did with their time until {until}")
     rows = [
         [group.label, share_bar(found), *share_texts(found)]

@@ -81,7 +81,7 @@ def check_same_data(
 
     Args:
         folder: Folder of the run.
-        noted: Its `fleet.json`; that of an earlier version notes nothing about the data.
+        noted: Its `fleet.json`.
         now: The same for the data as they are now.
         trains: Whether models are trained now; otherwise only labels and owners are known.
     """
@@ -117,9 +117,9 @@ def check_replayed_data(experiment: Experiment, now: Mapping[str, Any]) -> None:
 
 
 def _changed_data(noted: Mapping[str, Any], now: Mapping[str, Any], *, trains: bool) -> str:
-    """Say what is not as noted in a `fleet.json`; empty if nothing is, or nothing was noted."""
+    """Say what is not as noted in a `fleet.json`; empty if nothing is."""
     known = _DATA_FACTS if trains else _DATA_FACTS[1:]
-    changed = [key for key in known if noted.get(key, now[key]) != now[key]]
+    changed = [key for key in known if noted.get(key) != now[key]]
     if not changed:
         return ""
     before, after = (f"{facts['train_samples']:,}" for facts in (noted, now))

@@ -11,13 +11,11 @@ from dystop.errors import ConfigError, RunFolderError
 from dystop.experiments.config.experiment import Experiment, every_key, resolve
 from dystop.experiments.config.readings import preset
 from dystop.experiments.config.tables import (
-    OLD_KEYS,
     load_file,
     merge,
     nested,
     parse_file,
     split_override,
-    with_new_keys,
     without,
 )
 from dystop.experiments.config.validation import (
@@ -107,11 +105,11 @@ def experiment_from(
     if not imports and "mechanism.name" in names_code(tree):
         tree, _ = without(tree, ["mechanism"])
     tree = with_own_mechanism(tree)
-    source = Source(origin, frozenset(OLD_KEYS.get(key, key) for key, _ in given), words)
+    source = Source(origin, frozenset(key for key, _ in given), words)
     explicit = {key for word in given for key, _ in flatten(nested(*word))}
     if _READING not in explicit:  # it comes from tables, whose keys are as explicit as it is
         explicit |= {key for key, _ in flatten(tables if _READING in tables else tree)}
-    return as_replay(_experiment_of(_with_reading(with_new_keys(tree), explicit, source), source))
+    return as_replay(_experiment_of(_with_reading(tree, explicit, source), source))
 
 
 def with_own_mechanism(tree: dict[str, Any]) -> dict[str, Any]:

@@ -101,8 +101,8 @@ def reading_values(config: Mapping[str, Any], defaults: Mapping[str, Any]) -> di
 
     Args:
         config: The tables of a run's configuration.
-        defaults: Value of each key that the configuration does not hold: it is older than the key,
-            or its mechanism does not have it. A key that is in neither is left out.
+        defaults: Value of each key that the configuration does not hold, because its mechanism
+            does not have it. A key that is in neither is left out.
     """
     found = {}
     for reading in OPEN_READINGS:

@@ -1,7 +1,6 @@
 """The plain tables of a configuration: from TOML files and `key=value` words.
 
-Keys of earlier versions get their new names, and files of run folders the keys that did not exist
-when they were written. Nothing here knows which values are allowed.
+Nothing here knows which values are allowed.
 """
 
 import os
@@ -23,19 +22,6 @@ from dystop.experiments.folders.trust import (
 )
 from dystop.foreign_files import JSON_BYTES, read_bounded
 
-OLD_KEYS = {  # keys of earlier versions, which old files and run folders hold
-    "testbed.guards.aggregator": "aggregation.rule",
-    "testbed.guards.clip_radius": "aggregation.clip_radius",
-    "testbed.guards.trim": "aggregation.trim",
-    "testbed.guards.nearest": "aggregation.nearest",
-}
-_BEFORE: dict[str, dict[str, Any]] = {
-    "": {"stop.diverged": 0.0},
-    "d-psgd": {"mechanism.pairs": "all"},
-    "epidemic": {"mechanism.pairs": "all"},
-    "matcha": {"mechanism.weights": "optimal"},
-}
-"""What runs did before a key existed, where its default differs: all runs, and by mechanism."""
 EXECUTOR_TABLES = ("slurm", "ray")
 """Tables of a configuration file that say where runs run. They are no part of the experiment."""
 
@@ -58,22 +44,10 @@ def load_file(file: Path, *, trust: bool, replaced: Set[str] = frozenset()) -> d
     code = {key: name for key, name in names_code(tree).items() if key not in replaced}
     check_code(file, content, code, trust=trust)
     if noted_signature(file) is not None:
-        return _as_it_ran(tree)
+        return tree
     for key in replaced & names_code(tree).keys():  # code that is not looked for beside this file
         tree, _ = without(tree, key.split("."))
     return with_folder(tree, file.parent)
-
-
-def _as_it_ran(tree: dict[str, Any]) -> dict[str, Any]:
-    """Add the keys that did not exist when a run folder or a study was written.
-
-    dystop writes every key that has a value. A key that is missing there is a later one.
-    """
-    mechanism = tree.get("mechanism")
-    name = mechanism.get("name") if isinstance(mechanism, Mapping) else None
-    for key, value in {**_BEFORE[""], **_BEFORE.get(str(name), {})}.items():
-        tree = merge(nested(key, value), tree)
-    return tree
 
 
 def parse_file(file: Path) -> tuple[bytes, dict[str, Any]]:
@@ -158,15 +132,6 @@ def without(tree: Any, path: Sequence[str]) -> tuple[Any, Any]:
         return {k: v for k, v in tree.items() if k != path[0]}, tree[path[0]]
     inside, value = without(tree[path[0]], path[1:])
     return {**tree, path[0]: inside}, value
-
-
-def with_new_keys(tree: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Move the values of old keys to their new keys; a value of the new key wins."""
-    for old, new in OLD_KEYS.items():
-        tree, value = without(tree, old.split("."))
-        if value is not None:
-            tree = merge(nested(new, value), tree)
-    return tree
 
 
 def is_executor_word(word: str) -> bool:

@@ -50,6 +50,7 @@ from dystop.experiments.folders.record_log import (
 )
 from dystop.experiments.folders.trust import signature_of
 from dystop.foreign_files import JSON_BYTES, read_bounded
+from dystop.format import FORMAT, other_format
 from dystop.record import RoundRecord
 from dystop.storage import NO_PERMISSION, NO_SPACE, file_sha256, read_json, write_atomic
 from dystop.types import provenance_of
@@ -64,6 +65,7 @@ __all__ = [
     "RunData",
     "RunLock",
     "check_config",
+    "check_format",
     "check_free",
     "check_name",
     "config_facts",
@@ -124,7 +126,7 @@ def first_info(experiment: "Experiment") -> dict[str, Any]:
     """Return the content of `run.json` at the start of a run."""
     mechanism = experiment.mechanism
     return {
-        "format": 1,
+        "format": FORMAT,
         "name": experiment.name,
         "status": "running",
         "stop_reason": None,
@@ -343,9 +345,16 @@ def open_run(path: Path) -> RunData:
     """
     path = run_folder(path)
     config, info = open_config(path), read_json(path / INFO)
+    check_format(path / INFO, info)
     records = with_late_scores(read_lines(path)[0], read_late_scores(path))
     name = path.resolve().name
     return RunData(path, name, config, info, _read_fleet(path / FLEET), records)
+
+
+def check_format(path: Path, content: Mapping[str, Any]) -> None:
+    """Refuse the metadata of a run or a study that has another format than this version."""
+    if (found := content.get("format")) != FORMAT:
+        raise RunFolderError(other_format(path, found))
 
 
 def _read_fleet(path: Path) -> dict[str, Any]:
@@ -370,7 +379,7 @@ def _read_fleet(path: Path) -> dict[str, Any]:
 def check_config(run: RunData, start: str) -> None:
     """Refuse a configuration that was changed; `start` is the command that starts a new run."""
     file, noted = run.path / CONFIG, run.info.get(_CONFIG_SHA256)
-    if noted not in (None, file_sha256(file, JSON_BYTES)):
+    if noted != file_sha256(file, JSON_BYTES):
         raise RunFolderError(
             f"{file}: was changed after the run began; a run can only be resumed with its original "
             f"settings. Restore the file, or start a new run with: {start} "

@@ -207,7 +207,6 @@ def chart(asked: Atlas) -> Chart:
             points[name] = (i, j)
     every.sort(key=lambda experiment: experiment.seed)
     content = {
-        "format": 1,
         "x": {"name": asked.x.name, "values": asked.x.values},
         "y": {"name": asked.y.name, "values": asked.y.values},
         "turns": asked.turns,

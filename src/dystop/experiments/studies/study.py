@@ -21,18 +21,18 @@ from typing import Any
 from dystop.errors import RunFolderError
 from dystop.experiments.config import (
     Experiment,
-    every_key,
     read_experiment,
     to_toml,
     to_tree,
 )
-from dystop.experiments.config.tables import OLD_KEYS, load_file
+from dystop.experiments.config.tables import load_file
 from dystop.experiments.config.write import toml_value
 from dystop.experiments.folders.folder_kinds import COMPARISON, SWEEP, study_kind
 from dystop.experiments.folders.run_folder import (
     CONFIG,
     INFO,
     STUDY,
+    check_format,
     check_name,
     is_study,
     name_problem,
@@ -40,6 +40,7 @@ from dystop.experiments.folders.run_folder import (
 )
 from dystop.experiments.folders.trust import PLAN, signature_of
 from dystop.foreign_files import JSON_BYTES, folder_within, refuse_links
+from dystop.format import FORMAT
 from dystop.params import flatten
 from dystop.storage import file_sha256, read_json, write_atomic
 from dystop.training.tasks.catalogue import OWN_MODEL
@@ -213,18 +214,13 @@ def _check_planned(study: StudyOutline, plan: Path, config: Path) -> None:
 
 def _settings(file: Path) -> dict[str, Any]:
     """Return the values of a file by their dotted keys; import nothing."""
-    return {OLD_KEYS.get(key, key): value for key, value in flatten(load_file(file, trust=True))}
+    return dict(flatten(load_file(file, trust=True)))
 
 
 def _other_settings(planned: Mapping[str, Any], ran: Mapping[str, Any]) -> Iterator[str]:
-    """Yield in words which settings of a run are not the planned ones.
-
-    A plan has every key that has a value. One that only the run has may have come with a later
-    version, and then has its default.
-    """
-    default = {key.name: key.default for key in every_key()}
+    """Yield in words which settings of a run are not the planned ones."""
     for key in (planned.keys() | ran.keys()) - _NOTED_BY_RUNS:
-        was = planned.get(key, default.get(key, ran.get(key)))
+        was = planned.get(key)
         if (key, was) == ("model.name", OWN_MODEL):
             continue  # a run notes which model it is
         if was != ran.get(key) and json.dumps(was) != json.dumps(ran.get(key)):
@@ -237,7 +233,9 @@ def rows_of(path: Path) -> list[dict[str, Any]]:
     Raises:
         RunFolderError: An entry names a folder that cannot be one of this study's runs.
     """
-    rows = read_json(path / STUDY).get("runs")
+    content = read_json(path / STUDY)
+    check_format(path / STUDY, content)
+    rows = content.get("runs")
     good = isinstance(rows, list) and all(
         isinstance(row, dict) and isinstance(row.get("folder"), str) for row in rows
     )
@@ -279,7 +277,7 @@ def _write(study: Study, name: str, new: Sequence[Experiment]) -> None:
     with folder_within(study.path, PLAN, create=True) as plans:
         for experiment in new:
             write_atomic(plans / study.plan(experiment).name, to_toml(experiment).encode())
-    content: dict[str, Any] = {"format": 1, "name": name}
+    content: dict[str, Any] = {"format": FORMAT, "name": name}
     content |= {"over": study.over} if study.over else {}
     content["runs"] = [_row(experiment) for experiment in study.experiments]
     write_atomic(study.path / STUDY, (json.dumps(content, indent=2) + "\n").encode())

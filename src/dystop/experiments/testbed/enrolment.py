@@ -25,6 +25,7 @@ from dystop.experiments.config.write import dumps
 from dystop.experiments.fleet import fleet_of, keeps_topology, mechanism_of, steps_of
 from dystop.experiments.folders.run_folder import CONFIG, RunData, check_config
 from dystop.foreign_files import JSON_BYTES, read_bounded
+from dystop.format import FORMAT, other_format
 from dystop.record import ACCURACY
 from dystop.sparse import Floats, Ints
 from dystop.storage import PRIVATE, try_read_json, write_atomic
@@ -41,7 +42,7 @@ from dystop.world.energy import power_of
 from dystop.world.params import WorldParams
 
 ENROLMENT, STATUS, INCIDENTS = "enrolment.json", "coordinator.json", "incidents.json"
-KIND, SETTINGS_SHA256 = "testbed", "essence_sha256"  # a value and a key of `run.json`
+KIND, SETTINGS_SHA256 = "testbed", "settings_sha256"  # a value and a key of `run.json`
 Parsed = TypeVar("Parsed")
 
 
@@ -117,7 +118,7 @@ def check_settings(run: RunData) -> None:
     """Refuse to resume a run with other settings than it started with."""
     settings = read_experiment(run.path / CONFIG, trust=True)  # imports nothing
     if run.info.get(SETTINGS_SHA256) != fixed_settings_sha256(settings):
-        check_config(run, "dystop testbed")  # a newer version may read the same file differently
+        check_config(run, "dystop testbed")
 
 
 def write_enrolment(folder: Path, enrolment: Enrolment) -> None:
@@ -167,7 +168,7 @@ def enrol(path: Path, facts_of: Mapping[str, Facts], classes: int) -> None:
 def _write_workers(path: Path, head: dict[str, Any], workers: Sequence[Enrolled]) -> None:
     """Write one worker per line, so that people can read and compare them."""
     rows = ",\n    ".join(json.dumps(asdict(worker)) for worker in workers)
-    top = json.dumps({"format": 1, **head}, indent=2)[:-2]
+    top = json.dumps({"format": FORMAT, **head}, indent=2)[:-2]
     text = f'{top},\n  "workers": [\n    {rows}\n  ]\n}}\n'
     write_atomic(path, text.encode(), mode=PRIVATE)
 
@@ -175,7 +176,7 @@ def _write_workers(path: Path, head: dict[str, Any], workers: Sequence[Enrolled]
 def read_enrolment(folder: Path, experiment: Experiment) -> Enrolment:
     """Read `enrolment.json` and check that it fits the experiment."""
     path = folder / ENROLMENT
-    enrolment = _read_enrolment(path, _enrolment)
+    enrolment = _read_enrolment(path, partial(_enrolment, path))
     _check_names(path, enrolment.workers, experiment)
     return enrolment
 
@@ -213,7 +214,9 @@ def _check_names(path: Path, workers: tuple[Enrolled, ...], experiment: Experime
         )
 
 
-def _enrolment(raw: Any) -> Enrolment:
+def _enrolment(path: Path, raw: Any) -> Enrolment:
+    if (found := raw["format"]) != FORMAT:
+        raise RunFolderError(other_format(path, found))
     workers = tuple(_enrolled(row) for row in raw["workers"])
     score = str(raw.get("score", ACCURACY))
     whole_bytes = int(raw.get("whole_bytes", 0))

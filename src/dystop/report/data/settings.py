@@ -49,7 +49,7 @@ def experiment_settings(runs: Sequence[RunData]) -> list[tuple[str, list[str]]]:
     """Return the settings that make runs different experiments, with one value per run.
 
     Mechanism and seed may differ, and what says how long a run is watched, where it is stored and
-    how quickly it is computed. A key that an older run does not hold has its default.
+    how quickly it is computed.
     """
     defaults = {key.name: key.default for key in keys_of(Experiment)}
     rows = []

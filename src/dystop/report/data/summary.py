@@ -134,14 +134,9 @@ def energy_until(records: Sequence[RoundRecord], last: RoundRecord) -> float | N
 
 
 def idle_share(records: Sequence[RoundRecord]) -> float | None:
-    """Return the share of worker time spent neither training nor exchanging models.
-
-    Runs of release 0.1.0 recorded only `idle_s`, which leaves out some waits under `overlap`.
-    """
-    if (shares := time_shares(records)) is not None:
-        return shares.waiting
-    alive_s = sum(r.alive * r.duration_s for r in records)
-    return sum(r.idle_s for r in records) / alive_s if alive_s > 0 else None
+    """Return the share of worker time spent neither training nor exchanging models."""
+    shares = time_shares(records)
+    return None if shares is None else shares.waiting
 
 
 def _activation_interval_s(records: Sequence[RoundRecord]) -> float | None:

@@ -206,7 +206,7 @@ def _cost_metrics(clock: str) -> list[Metric]:
         Metric(
             "worker time",
             f"{', '.join(PARTS)}; until the target, or else until the end",
-            lambda s: _or(_shares_text(s), "not recorded"),
+            _shares_text,
         ),
     ]
 

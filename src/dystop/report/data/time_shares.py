@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from dystop.experiments.folders.run_folder import RunData
 from dystop.record import RoundRecord
 from dystop.report.data.scores import until_target
-from dystop.units import NOTHING, known
+from dystop.units import NOTHING
 
 PARTS = ("computing", "transferring", "waiting for others", "waiting for the round")
 """What a worker does, in the order of `TimeShares.parts`."""
@@ -23,10 +23,6 @@ MEANINGS = (
     "it has finished its training, and the round does not activate it",
 )
 _FILLS = "█▓▒░"
-NOT_RECORDED = (
-    "Not recorded: release 0.1.0 made these runs, and it did not record what workers do with their "
-    "time."
-)
 
 
 @dataclass(frozen=True)
@@ -50,14 +46,13 @@ class TimeShares:
 
 
 def time_shares(records: Sequence[RoundRecord]) -> TimeShares | None:
-    """Return the shares over some rounds; None where they were not recorded or took no time."""
+    """Return the shares over some rounds; None where they took no time."""
     total_s = sum(r.alive * r.duration_s for r in records)
-    spent = [(known(r.compute_s), known(r.transfer_s), known(r.wait_others_s)) for r in records]
-    if total_s <= 0 or any(part is None for parts in spent for part in parts):
+    if total_s <= 0:
         return None
-    compute_s, transfer_s, others_s = (
-        sum(p or 0.0 for p in part) for part in zip(*spent, strict=True)
-    )
+    compute_s = sum(r.compute_s for r in records)
+    transfer_s = sum(r.transfer_s for r in records)
+    others_s = sum(r.wait_others_s for r in records)
     left_s = max(total_s - compute_s - transfer_s - others_s, 0.0)  # a sum is rounded
     seconds = (compute_s, transfer_s, others_s, left_s)
     return TimeShares(*(part / sum(seconds) for part in seconds))
@@ -66,7 +61,7 @@ def time_shares(records: Sequence[RoundRecord]) -> TimeShares | None:
 def mean_shares(runs: Sequence[RunData], target: float | None) -> TimeShares | None:
     """Return the mean of the shares over seeds, each until the target or else until its end.
 
-    None where one seed has not recorded them.
+    None where one seed has no round, or its rounds took no time.
     """
     every = [time_shares(until_target(run.records, target)) for run in runs if run.records]
     shares = [found.parts for found in every if found is not None]
@@ -93,7 +88,7 @@ def share_bar(shares: TimeShares | None, width: int = 20) -> str:
     '█████▓▓▒▒░'
     """
     if shares is None:
-        return "not recorded"
+        return NOTHING
     counts = whole_parts(shares, width)
     return "".join(fill * count for fill, count in zip(_FILLS, counts, strict=True))
 

@@ -296,12 +296,8 @@ def _draw_time_shares(
     for axes, panel in zip(places, panels, strict=True):
         for line in panel.lines:
             shares = mean_shares(line.group.runs, target)
-            if shares is None:
-                raise ConfigError(
-                    f"command line: --figure time-shares: {line.label} has not recorded what its "
-                    "workers did with their time; run it again with this release"
-                )
-            _draw_parts(axes, labels.index(line.label), shares.parts)
+            if shares is not None:
+                _draw_parts(axes, labels.index(line.label), shares.parts)
         axes.set_xlim(0, 1)
         axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{100 * value:g}"))
     style.label_outer(places, "Share of worker time (%)", "")

@@ -15,7 +15,6 @@ from dystop.report.data.groups import Group
 from dystop.report.data.names import TIMING_LAWS, is_planned, run_status
 from dystop.report.data.notices import study_notes
 from dystop.report.data.settings import Table, differing_settings, setting_rows
-from dystop.report.data.time_shares import mean_shares
 from dystop.report.figures.comparison import bars, curves
 from dystop.report.figures.comparison.sweep import MAX_PANELS, draw_sweep
 from dystop.report.figures.style import Plot, with_score_of
@@ -88,7 +87,7 @@ def draw_groups(
     return [
         *(draw_sweep(groups, swept, target, is_trained=is_trained) if swept else ()),
         *([bars.target_cost(groups, target)] if is_trained else ()),
-        bars.time_shares(groups, target) if _has_shares(groups) else bars.idle_share(groups),
+        bars.time_shares(groups, target),
         *_draw_curves(groups, target, swept, is_trained=is_trained),
         bars.staleness(groups),
     ]
@@ -114,11 +113,6 @@ def _draw_curves(
         return plots
     note = f"The first {drawn} of {len(groups)} settings, in the order of the table."
     return [replace(plot, notes=(note, *plot.notes)) for plot in plots]
-
-
-def _has_shares(groups: Sequence[Group]) -> bool:
-    """Return whether some run has recorded what its workers did with their time."""
-    return any(mean_shares(group.runs, None) is not None for group in groups)
 
 
 def _render(title: str, results: StudyResults, plots: Sequence[Sequence[Plot]]) -> str:

@@ -24,7 +24,6 @@ if TYPE_CHECKING:
 MemberState = Literal["ENROLLED", "JOINED", "SUSPECT", "DEAD", "LEFT", "QUARANTINED"]
 _STATES: tuple[MemberState, ...] = get_args(MemberState)
 _ABSENT = ("LEFT", "QUARANTINED")
-_CLOCK_NS = 1 << 50  # larger incarnations are times in nanoseconds, by version 0.1
 
 
 @dataclass(frozen=True)
@@ -95,7 +94,7 @@ class Members:
             replace(
                 member,
                 state=state,
-                incarnation=line.incarnation if line.incarnation < _CLOCK_NS else 0,
+                incarnation=line.incarnation,
                 address=line.address,
                 note=line.note,
             )

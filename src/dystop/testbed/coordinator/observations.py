@@ -33,14 +33,7 @@ LEAST_S = 1e-6  # remaining time of a training whose end was not reported
 MAX_EXCLUSION_S = 300.0
 _ALL = slice(None)
 
-_STORED_ARRAYS = {  # attribute -> name in the ledger
-    "step_s": "step_s",
-    "began_s": "began_s",
-    "training_steps": "flight_steps",
-    "ended_s": "ended_s",
-    "training_s": "training_s",
-    "loss": "loss",
-}
+_ARRAYS = ("step_s", "began_s", "training_steps", "ended_s", "training_s", "loss")
 
 
 def bounded_average(old: float, new: float) -> float:
@@ -102,7 +95,7 @@ class Observations:
     def to_tree(self) -> dict[str, Any]:
         """Return all measurements as a tree of arrays and lists, for the ledger."""
         return {
-            "arrays": {name: getattr(self, a).copy() for a, name in _STORED_ARRAYS.items()},
+            "arrays": {name: getattr(self, name).copy() for name in _ARRAYS},
             "links": self._link_keys(),
             "seconds": np.fromiter(self.links.values(), float, len(self.links)),
             "mail": [[*pair, m.number, m.round] for pair, m in self.mail.items()],
@@ -112,8 +105,8 @@ class Observations:
 
     def restore(self, tree: Mapping[str, Any]) -> None:
         """Continue from measurements that the ledger holds."""
-        for attribute, name in _STORED_ARRAYS.items():
-            setattr(self, attribute, tree["arrays"][name].copy())
+        for name in _ARRAYS:
+            setattr(self, name, tree["arrays"][name].copy())
         self.links = dict(zip(tree["links"].tolist(), tree["seconds"].tolist(), strict=True))
         self._keys = tree["links"].copy()
         self.mail = {(i, j): Mail(j, number, t) for i, j, number, t in tree["mail"]}

@@ -9,12 +9,13 @@ from typing import Protocol
 
 from dystop.control.stopping import Evaluate, Stop
 from dystop.errors import ConfigError
+from dystop.format import FORMAT, other_format
 from dystop.record import ACCURACY
 from dystop.sparse import Floats, Ints
 from dystop.testbed.coordinator.members import Enrolled, Member
 from dystop.testbed.params import TestbedParams
 from dystop.testbed.protocol.codec import shown
-from dystop.testbed.protocol.messages import PROTOCOL, Join, Reject
+from dystop.testbed.protocol.messages import Join, Reject
 from dystop.types import Fleet, Mechanism
 from dystop.world import Transfer, WorldState
 from dystop.world.energy import Power
@@ -99,8 +100,8 @@ def join_refusal(
     """
     if member is None:
         return Reject("unknown", "this name is not enrolled in this run; enrol it first")
-    if join.protocol != PROTOCOL:
-        return Reject("protocol", f"protocol {join.protocol}, the coordinator uses {PROTOCOL}")
+    if join.format != FORMAT:
+        return Reject("format", other_format("the first message", join.format)[:200])
     if join.run not in ("", setup.run):
         return Reject("run", _wrong_run(join.run, setup.run))
     if member.state == "QUARANTINED":

@@ -195,21 +195,21 @@ class CoordinatorState:
         elif join.phase == "idle" and math.isnan(observations.began_s[node]):
             observations.became_idle(node, self.at_s)
 
-    # Persistence (the names are data of the ledger) ---------------------------------------------
+    # Persistence --------------------------------------------------------------------------------
 
     def to_blob(self) -> bytes:
         """Encode everything that a restarted coordinator needs."""
         return write_blob(
             {
-                "books": self.control,
-                "probe": self.observations.to_tree(),
+                "control": self.control,
+                "observations": self.observations.to_tree(),
                 "strikes": [tuple(s) for s in self.strikes.all()],
                 "failures": self.failures.to_list(),
                 "refuted": [tuple(s) for s in self.strikes.all_refuted()],
                 "seq": self.seq,
                 "zero_s": self.zero_s,
                 "samples": self.samples,
-                "trained": self.trainings,
+                "trainings": self.trainings,
                 "next_evaluation_s": self.next_evaluation_s,
                 "recent_s": list(self.recent_s),
                 "training_round": self.training_round,
@@ -220,20 +220,20 @@ class CoordinatorState:
     def restore(self, blob: bytes) -> None:
         """Continue from a state that the ledger holds."""
         stored: dict[str, Any] = read_blob(blob)
-        self.control = stored["books"]
-        self.observations.restore(stored["probe"])
+        self.control = stored["control"]
+        self.observations.restore(stored["observations"])
         self.observations.drop_impossible_mail(self.control.t)
-        self.failures.restore(stored.get("failures", ()))  # releases before 0.2 kept none
+        self.failures.restore(stored["failures"])
         self.strikes = Strikes(
             self.params.guards,
             self.setup.fleet.nodes,
             [Strike(*s) for s in stored["strikes"]],
-            [Strike(*s) for s in stored.get("refuted", ())],  # releases before 0.2 kept none
+            [Strike(*s) for s in stored["refuted"]],
         )
         self.seq, self.zero_s, self.samples = stored["seq"], stored["zero_s"], stored["samples"]
-        self.trainings = stored["trained"]
+        self.trainings = stored["trainings"]
         self.next_evaluation_s = stored["next_evaluation_s"]
-        self.recent_s.extend(stored.get("recent_s", ()))  # releases before 0.2 kept none
+        self.recent_s.extend(stored["recent_s"])
         self.training_round = stored["training_round"]
         self.trained_round = stored["trained_round"]
 

@@ -5,11 +5,12 @@ machine. On a new machine this takes seconds, in which the coordinator reads no 
 were the first call, it would last so much longer.
 """
 
+from dystop.format import FORMAT
 from dystop.testbed.coordinator.rounds import Rounds
 from dystop.testbed.coordinator.setup import CoordinatorSetup
 from dystop.testbed.coordinator.state import CoordinatorState
 from dystop.testbed.log_throttle import shown, throttled_logger
-from dystop.testbed.protocol.messages import PROTOCOL, Execute, Join, Report, Used
+from dystop.testbed.protocol.messages import Execute, Join, Report, Used
 
 _LOG = throttled_logger(__name__)
 
@@ -43,7 +44,7 @@ def warm_up(setup: CoordinatorSetup, rounds: int = ROUNDS) -> None:
 def _join_all(state: CoordinatorState) -> None:
     for enrolled in state.setup.members:
         join = Join(
-            protocol=PROTOCOL,
+            format=FORMAT,
             run=state.setup.run,
             incarnation=0,
             address="",

@@ -23,7 +23,7 @@ def is_intact(path: Path) -> bool:
     """Return whether a coordinator can use the ledger as it is.
 
     Raises:
-        RunFolderError: A coordinator is running, or a newer version created the ledger.
+        RunFolderError: A coordinator is running, or the ledger has another format.
     """
     try:
         SqliteLedger(path).close()

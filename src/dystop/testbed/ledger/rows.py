@@ -146,13 +146,6 @@ def delete(base: sqlite3.Connection, table: str, where: str, *values: int) -> in
     return shrunk
 
 
-def total_of(base: sqlite3.Connection) -> int:
-    """Return the sum of the checksums of all rows."""
-    sums = " UNION ALL ".join(f"SELECT sum FROM {table}" for table in KEYS)
-    total: int = base.execute(f"SELECT ifnull(sum(sum), 0) FROM ({sums})").fetchone()[0]
-    return total
-
-
 def verify_rows(base: sqlite3.Connection) -> int:
     """Return the sum of all checksums; raise ValueError if the database or a row is damaged."""
     found = base.execute("PRAGMA integrity_check(1)").fetchone()[0]

@@ -18,6 +18,7 @@ from typing import Any
 
 from dystop.errors import RunFolderError, StorageError, shell_command
 from dystop.foreign_files import JSON_BYTES, NO_FILE, read_bounded
+from dystop.format import FORMAT, other_format
 from dystop.storage import (
     PRIVATE,
     FileLock,
@@ -43,7 +44,6 @@ from dystop.testbed.ledger.rows import (
     columns_of,
     create_table,
     newest_keys,
-    total_of,
     verify_rows,
     write_lines,
 )
@@ -61,8 +61,6 @@ from dystop.testbed.log_throttle import throttled_logger
 BACKUP_ROUNDS = 100
 BACKUPS_KEPT = 3
 MADE = "made"  # in the lock file: a ledger was created here
-_FORMAT = 3  # of the tables; 1 had no chain of commits, 2 no archive
-_CHAINED = 2
 _LOG_PAGES = 4000  # 16 MB: larger, so that pages that every round overwrites are copied less often
 _LOG = throttled_logger(__name__)
 
@@ -91,7 +89,7 @@ class SqliteLedger:
 
         Raises:
             DamagedLedger: The file is not what was written.
-            RunFolderError: Another coordinator has it, or a newer version created it.
+            RunFolderError: Another coordinator has it, or it has another format.
             StorageError: The disk refused.
         """
         self.path = Path(path)
@@ -118,12 +116,12 @@ class SqliteLedger:
             _make_private(self.path)
             base = sqlite3.connect(self.path, isolation_level=None, check_same_thread=False)
             try:
-                is_old = _prepare(base, self.path)
+                _prepare(base, self.path)
                 head = read_chain(base, verify_rows(base))
                 noted = self._head_file.read()
                 if noted is not None and not accept_loss:
                     self._compare(base, head, noted)
-                if noted is None and was_made and not is_old:
+                if noted is None and was_made:
                     _LOG.warning(
                         "%s: missing or damaged; it is written again, but whether the ledger lacks "
                         "commits cannot be known",
@@ -311,27 +309,22 @@ def _make_private(path: Path) -> None:
             os.close(open_private(log, os.O_RDWR))
 
 
-def _prepare(base: sqlite3.Connection, path: Path) -> bool:
-    """Set up the connection and the tables; return whether the file had no chain of commits."""
+def _prepare(base: sqlite3.Connection, path: Path) -> None:
+    """Set up the connection; create the tables of a new ledger."""
     base.execute("PRAGMA journal_mode = WAL")
     base.execute("PRAGMA synchronous = FULL")
     base.execute(f"PRAGMA wal_autocheckpoint = {_LOG_PAGES}")
     version: int = base.execute("PRAGMA user_version").fetchone()[0]
-    if version > _FORMAT:
-        raise RunFolderError(
-            f"{path}: its format is {version}, this version of dystop reads {_FORMAT}; "
-            "use the version that created it"
-        )
-    if version < _FORMAT:
-        base.execute("BEGIN IMMEDIATE")
-        for table in KEYS:
-            base.execute(create_table(table))
-        if version < _CHAINED:
-            base.execute(CREATE)
-            add_commit(base, Head().then(total_of(base), 0))
-        base.execute(f"PRAGMA user_version = {_FORMAT}")
-        base.execute("COMMIT")
-    return version < _CHAINED
+    if version == FORMAT:
+        return
+    if version or base.execute("SELECT 1 FROM sqlite_master").fetchone():
+        raise RunFolderError(other_format(path, version))
+    base.execute("BEGIN IMMEDIATE")
+    for statement in (*map(create_table, KEYS), CREATE):
+        base.execute(statement)
+    add_commit(base, Head().then(0, 0))
+    base.execute(f"PRAGMA user_version = {FORMAT}")
+    base.execute("COMMIT")
 
 
 def _is_filled(path: Path) -> bool:

@@ -55,18 +55,7 @@ from dystop.sparse import Graph, PairCounts
 from dystop.testbed.protocol.messages import Execute, Report, Scored
 from dystop.types import ControlState, Fleet, Mailbox, Outcome, View
 
-KINDS = Kinds(
-    Books=ControlState,
-    Plan=Plan,
-    Links=Links,
-    Mix=Mix,
-    Outcome=Outcome,
-    PairCounts=PairCounts,
-    Graph=Graph,
-    Mailbox=Mailbox,
-    View=View,
-    Fleet=Fleet,
-)
+KINDS = Kinds(ControlState, Plan, Links, Mix, Outcome, PairCounts, Graph, Mailbox, View, Fleet)
 LOCAL_STEPS = "local_steps"  # key in the table `kept`
 STANDS = "stands_s"  # key in the table `meta`
 INCIDENT = "incident:"  # keys of incidents in the table `kept` begin with it

@@ -9,7 +9,6 @@ may stand for a float). `encode` refuses what `decode` would refuse.
 import json
 import re
 from collections.abc import Callable
-from functools import partial
 from typing import Any, Literal, NamedTuple, TypeAlias, get_args, overload
 
 import numpy as np
@@ -73,9 +72,7 @@ def _kind(message: type) -> _Kind:
     hint: Any = message | None  # a plain dataclass would not take the configuration
     adapter: TypeAdapter[Any] = TypeAdapter(hint, config=_STRICT)
     head = b'{"type":"%s"' % _word(message).encode()
-    # Peers leave out what they do not use, so that a peer of an earlier version understands them.
-    sparse = message in get_args(Peerwise)
-    return _Kind(head, partial(adapter.dump_json, exclude_none=sparse), adapter.validate_json)
+    return _Kind(head, adapter.dump_json, adapter.validate_json)
 
 
 _SIDES: dict[Side, tuple[type, ...]] = {

@@ -21,10 +21,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dystop.control.compression import Compression, Message
+from dystop.format import FORMAT
 from dystop.sparse import Bools
 from dystop.testbed.protocol.payload import (
     FLOAT,
-    FORMAT,
     BadModel,
     Bytes,
     PayloadReceiver,
@@ -68,7 +68,7 @@ def _parts(compression: Compression) -> tuple[_Part, ...]:
 @lru_cache(maxsize=64)
 def messages_header(compression: Compression, count: int) -> bytes:
     """Return what precedes some messages: the only header that is accepted."""
-    head: dict[str, object] = {"__metadata__": {"kind": "messages", "protocol": str(FORMAT)}}
+    head: dict[str, object] = {"__metadata__": {"kind": "messages", "format": str(FORMAT)}}
     at = 0
     for part in _parts(compression):
         end = at + count * part.count * _TYPES[part.type].itemsize

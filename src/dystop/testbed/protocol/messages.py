@@ -17,7 +17,6 @@ from typing import Annotated, Literal
 
 from annotated_types import Ge, Le, Len
 
-PROTOCOL = 2
 MAX_NODES = 10_000
 MAX_LEAD = 1_000_000  # rounds that a member may be ahead; a backup is a few hundred rounds old
 MAX_VERSION = 2**53
@@ -61,7 +60,7 @@ class Peer:
 class Join:
     """Worker to coordinator: the first message of every session."""
 
-    protocol: Count
+    format: Count  # `dystop.format.FORMAT`
     run: Hex
     incarnation: Count  # as `JoinOk` gave it to this process; 0: a new process
     address: Address  # where it serves models
@@ -95,7 +94,7 @@ class Reject:
     """Coordinator to worker: the worker is not a member, and why."""
 
     code: Literal[
-        "protocol", "run", "schema", "enrolment", "address", "epoch", "unknown", "quarantined",
+        "format", "run", "schema", "enrolment", "address", "epoch", "unknown", "quarantined",
         "revoked", "replaced", "implausible",
     ]  # fmt: skip
     text: Text
@@ -278,7 +277,7 @@ class Scored:
     loss_global: Number | None
     diverged: Count
     missing: Annotated[tuple[Node, ...], Len(0, MAX_NODES)] = ()
-    tested: Count = 0  # models that were evaluated; 0: not stated (protocol 1)
+    tested: Count = 0  # models that were evaluated
     worker_accuracy: PerWorker = ()  # of each worker; empty: not asked for, null: not tested
     worker_loss: PerWorker = ()
 

@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 from dystop.control.aggregation import kept_coordinates
 from dystop.control.compression import LEVELS, Compression, dequantise, quantise
 from dystop.errors import ConfigError
+from dystop.format import FORMAT
 from dystop.rng import uniform
 from dystop.sparse import Bools
 from dystop.testbed.protocol.codec import MAX_HEADER_BYTES, BadMessage, check_bounds, shown
@@ -33,7 +34,6 @@ Shape = tuple[int, ...]
 Bytes = bytes | bytearray | memoryview
 Vector = NDArray[np.float32]
 
-FORMAT = 1  # of payloads and schemas; stored in enrolments, so it is not the number of the protocol
 FLOAT = np.dtype("<f4")
 SCALES = "__scales__"  # tensor of an 8-bit payload: what the whole numbers of each tensor count
 MAX_TENSORS = 10_000
@@ -60,7 +60,7 @@ def header_bytes(
         raise ValueError("a masked payload needs the number of coordinates that it keeps")
     if kind == "model" and kept is not None:
         raise ValueError("a payload that keeps a part of a model is a masked one")
-    head: dict[str, Any] = {"__metadata__": {"kind": kind, "protocol": str(FORMAT)}}
+    head: dict[str, Any] = {"__metadata__": {"kind": kind, "format": str(FORMAT)}}
     at, width = 0, FLOAT.itemsize if encoding == "F32" else 1
     due = tensors if kept is None else (("kept", (kept,)),)
     if encoding == "I8":  # scales come first, so that they are aligned

@@ -16,24 +16,17 @@ import numpy as np
 from numpy.typing import NDArray
 from safetensors.numpy import save
 
-from dystop.errors import StorageError
+from dystop.errors import RunFolderError, StorageError
 from dystop.foreign_files import MODEL_BYTES, read_bounded
+from dystop.format import FORMAT, other_format
 from dystop.sealed import FIELD, UNSEALED, check_seal, read_header, seal
-from dystop.serialization import UNREADABLE, Kinds, Stored, from_bytes, pack
+from dystop.serialization import UNREADABLE, Kinds, from_bytes, pack
 from dystop.storage import PRIVATE, remove_temporary_files, write_atomic
 from dystop.testbed.launch.failpoints import reach
 from dystop.testbed.protocol.messages import Rejected, Report, Used
 from dystop.testbed.worker.state import MailboxEntry, RunningTraining, WorkerState
 
-FORMAT = "dystop-worker-1"
-_KINDS = Kinds(
-    WorkerState=Stored(WorkerState, {"training": "flight", "mailbox": "letters"}),
-    Flight=RunningTraining,
-    Letter=MailboxEntry,
-    Report=Report,
-    Used=Used,
-    Rejected=Rejected,
-)
+_KINDS = Kinds(WorkerState, RunningTraining, MailboxEntry, Report, Used, Rejected)
 
 
 @dataclass(frozen=True)
@@ -88,7 +81,11 @@ class CheckpointStore:
         )
 
     def load(self) -> LoadedCheckpoint:
-        """Return the newest whole state, with a note if it is not the last one written."""
+        """Return the newest whole state, with a note if it is not the last one written.
+
+        Raises:
+            RunFolderError: It has another format.
+        """
         remove_temporary_files(self.path.parent, self.path.name)
         notes: list[str] = []
         for path in (self.path, self.before):
@@ -115,21 +112,28 @@ def encode_state(state: WorkerState) -> bytes:
         return {"array": name}
 
     tree = json.dumps(pack(state, _KINDS, keep))
-    about = {"format": FORMAT, "run": state.run, FIELD: UNSEALED, "tree": tree}
+    about = {"format": str(FORMAT), "run": state.run, FIELD: UNSEALED, "tree": tree}
     file = BytesIO(save(arrays, metadata=about))
     seal(file)
     return file.getvalue()
 
 
 def decode_state(blob: bytes) -> WorkerState:
-    """Return the state. Raises ValueError if a single bit differs from what was written."""
+    """Return the state.
+
+    Raises:
+        ValueError: A single bit differs from what was written.
+        RunFolderError: It has another format.
+    """
     file = BytesIO(blob)
     check_seal(file)
     try:
-        known = json.loads(read_header(file))["__metadata__"]["format"] == FORMAT
+        found = json.loads(read_header(file))["__metadata__"]["format"]
     except UNREADABLE as error:
         raise ValueError(f"not a worker's checkpoint: {error!r}") from error
-    state = from_bytes(blob, _KINDS) if known else None
+    if found != str(FORMAT):
+        raise RunFolderError(other_format("the worker's checkpoint", found))
+    state = from_bytes(blob, _KINDS)
     if not isinstance(state, WorkerState):
         raise ValueError("not a worker's checkpoint")
     return state

@@ -67,7 +67,6 @@ from dystop.testbed.worker.state import (
     WorkerSetup,
     WorkerState,
     first_state,
-    without_impossible_numbers,
 )
 from dystop.testbed.worker.training_thread import TrainFunction, TrainingThread
 
@@ -332,9 +331,7 @@ def _initial_state(components: WorkerComponents) -> tuple[WorkerState, str]:
         return new, loaded.note and f"{loaded.note}; the worker starts untrained"
     if len(loaded.state.published) != components.schema.width:
         return new, "it belongs to another model; the worker starts untrained"
-    state, note = without_impossible_numbers(loaded.state)
-    before = loaded.note and f"{loaded.note}; the worker continues from the one before"
-    return state, "; ".join(filter(None, (before, note)))
+    return loaded.state, loaded.note and f"{loaded.note}; the worker continues from the one before"
 
 
 def _public_copy(components: WorkerComponents, state: WorkerState) -> PublicCopy | None:

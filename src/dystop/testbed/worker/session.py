@@ -7,10 +7,10 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from dystop.format import FORMAT
 from dystop.testbed.events import SendToCoordinator
 from dystop.testbed.protocol.codec import shown
 from dystop.testbed.protocol.messages import (
-    PROTOCOL,
     Heartbeat,
     Incident,
     IncidentKind,
@@ -32,7 +32,7 @@ def join_message(
 ) -> Join:
     """Return the first message of a session."""
     return Join(
-        protocol=PROTOCOL,
+        format=FORMAT,
         run=state.run,
         incarnation=incarnation,
         address=setup.address,

@@ -14,7 +14,7 @@ from dystop.control.robust_aggregation import Aggregation
 from dystop.sparse import Floats
 from dystop.testbed.events import Counters, Vector
 from dystop.testbed.params import Guards, Limits, Timeouts
-from dystop.testbed.protocol.messages import MAX_LEAD, MAX_VERSION, Mail, Phase, Report
+from dystop.testbed.protocol.messages import Mail, Phase, Report
 
 VERSION_GAP = 64  # most snapshots that an order can publish before the next checkpoint
 
@@ -102,32 +102,6 @@ def first_state(vector: Vector, counters: Counters, *, deltas: bool = False) -> 
     """
     vector = np.asarray(vector, np.float32)
     return WorkerState(vector, np.asarray(counters, np.int64), start=vector if deltas else None)
-
-
-def without_impossible_numbers(state: WorkerState) -> tuple[WorkerState, str]:
-    """Return a state without numbers that a false header left in it, and a note for the log.
-
-    Earlier versions believed every header. The coordinator refuses such numbers.
-    """
-    most = state.last_round + MAX_LEAD
-    mailbox = {node: m for node, m in state.mailbox.items() if max(m.number, m.round) <= most}
-    reports = tuple(_with_possible_numbers(report) for report in state.reports)
-    if len(mailbox) == len(state.mailbox) and reports == state.reports:
-        return state, ""
-    dropped = sorted(state.mailbox.keys() - mailbox.keys())
-    note = f"impossible numbers of models are removed; mail of nodes {dropped} is dropped"
-    return replace(state, mailbox=mailbox, reports=reports), note
-
-
-def _with_possible_numbers(report: Report) -> Report:
-    most = report.round + MAX_LEAD
-    used = tuple(
-        replace(u, number=min(u.number, report.round), version=min(u.version, MAX_VERSION))
-        if u.number > most or u.version > MAX_VERSION
-        else u
-        for u in report.used
-    )
-    return report if used == report.used else replace(report, used=used)
 
 
 def without_report(state: WorkerState, round_: int, kind: str) -> WorkerState:

@@ -10,7 +10,6 @@ from dystop.report.data.comparison.ranking import NOT_REACHED, Ranking, cost_to_
 from dystop.report.data.groups import Group, in_seconds, over_seeds
 from dystop.report.data.names import is_planned
 from dystop.report.data.scores import Score, evaluated_rounds, until_target
-from dystop.report.data.summary import idle_share
 from dystop.report.data.time_shares import mean_shares, whole_parts
 from dystop.units import data, listed, number, percent, plural, seconds
 
@@ -101,15 +100,15 @@ def _spent(group: Group, target: float) -> dict[str, str]:
         "trained {} epochs": number(statistics.fmean(r.epochs_total for r in last)),
         "moved {}": data(statistics.fmean(r.wire_bytes_total for r in last)),
     }
-    if (shares := mean_shares(group.runs, target)) is not None:
-        computed, transferred, *waited = whole_parts(shares, 100)
-        return spent | {
-            "computed {}": f"{computed} %",
-            "transferred {}": f"{transferred} %",
-            "waited {}": f"{sum(waited)} %",
-        }
-    idle = [share for rows in rounds if (share := idle_share(rows)) is not None]
-    return spent | {"idled {}": percent(statistics.fmean(idle) if idle else None, 0)}
+    shares = mean_shares(group.runs, target)
+    if shares is None:
+        return spent
+    computed, transferred, *waited = whole_parts(shares, 100)
+    return spent | {
+        "computed {}": f"{computed} %",
+        "transferred {}": f"{transferred} %",
+        "waited {}": f"{sum(waited)} %",
+    }
 
 
 @dataclass(frozen=True)

@@ -58,7 +58,7 @@ class Ranking:
     panels: list[Panel]  # rows compare inside a panel; a comparison has one
     results: list[TableColumn]  # what was reached
     costs: list[TableColumn]  # what it took
-    why: list[TableColumn]  # what the workers did until the target; empty: not recorded
+    why: list[TableColumn]  # what the workers did until the target; empty: the rounds took no time
 
     @property
     def groups(self) -> list[Group]:
@@ -200,7 +200,7 @@ def _results(
 
 
 def _why(summaries: Summaries) -> list[TableColumn]:
-    """Return the shares of worker time; none where a run has not recorded them."""
+    """Return the shares of worker time; none where the rounds of a run took no time."""
     reads: tuple[Callable[[RunSummary], float | None], ...] = (
         lambda s: s.compute_share,
         lambda s: s.transfer_share,

@@ -16,7 +16,6 @@ from dystop.report.data.groups import (
     Group,
     SeedSpread,
     in_bytes,
-    in_percent,
     in_seconds,
     over_seeds,
 )
@@ -25,7 +24,6 @@ from dystop.report.data.series import staleness_shares
 from dystop.report.data.summary import summarise
 from dystop.report.data.time_shares import (
     MEANINGS,
-    NOT_RECORDED,
     PARTS,
     mean_shares,
     share_texts,
@@ -40,7 +38,6 @@ from dystop.report.figures.style import (
     draw_rectangles,
     figure_style,
     group_style,
-    new_figure,
 )
 from dystop.sparse import Floats
 from dystop.units import data_unit, number, plural, time_unit
@@ -177,17 +174,13 @@ def time_shares(groups: Sequence[Group], target: float | None) -> Plot:
     draw_shares(axes, known)
     _label_rows(axes, drawn)
     axes.set_xlabel("share of worker time")
-    for row, found in enumerate(shares):
-        if found is None:
-            _annotate(axes, row, 0.0, "not recorded", MUTED)
     figure.legend(handles=share_handles(), loc="outside upper left", ncols=len(PARTS))
     values = "; ".join(
         f"{g.label}: "
         + ", ".join(f"{part} {text}" for part, text in zip(PARTS, texts, strict=True))
         for g, texts in zip(drawn, map(share_texts, shares), strict=True)
     )
-    notes = (NOT_RECORDED,) if None in shares else ()
-    return plot.with_figure(figure, f"Stacked bars of worker time. {values}.", notes)
+    return plot.with_figure(figure, f"Stacked bars of worker time. {values}.")
 
 
 def draw_shares(axes: Axes, shares: Sequence[Floats]) -> None:
@@ -211,34 +204,6 @@ def draw_shares(axes: Axes, shares: Sequence[Floats]) -> None:
 def share_handles() -> list[Patch]:
     """Return the legend of the parts of worker time."""
     return [Patch(color=color, label=part) for color, part in zip(TIME_COLORS, PARTS, strict=True)]
-
-
-@figure_style()
-def idle_share(groups: Sequence[Group]) -> Plot:
-    """Draw the share of worker time spent neither training nor exchanging models."""
-    plot = Plot(
-        "idle-share",
-        "Idle time",
-        "The share of all worker time that was spent neither training nor exchanging models. "
-        "Synchronous mechanisms wait for their slowest worker.",
-        missing=NO_ROUND,
-    )
-    if not any(g.histories for g in groups):
-        return plot
-    spreads = [over_seeds(s.idle_share for s in summarise(g.runs)) for g in groups]
-    figure, axes = new_figure(height_in=max(1.8, 0.9 + ROW_HEIGHT_IN * len(groups)))
-    _draw_bars(axes, groups, spreads, 1.0)
-    for row, spread in enumerate(spreads):
-        if spread.values:
-            _annotate(axes, row, max(spread.values), in_percent(spread))
-    end = min(1.4, max(0.1, _axis_end(spreads, 1.0)))  # the text beside a bar may lie beyond 100 %
-    axes.set_xlim(0, end)
-    axes.set_xticks([tick for tick in axes.get_xticks() if 0 <= tick <= min(1.0, end)])
-    axes.xaxis.set_major_formatter(PercentFormatter(1.0, symbol=" %"))
-    axes.set_xlabel("idle share of worker time")
-    values = [f"{g.label}: {in_percent(s)}" for g, s in zip(groups, spreads, strict=True)]
-    alt = f"Bar chart of idle time. {'; '.join(values)}."
-    return plot.with_figure(figure, alt, _whisker_note(groups))
 
 
 @figure_style()
