@@ -10,8 +10,8 @@ from typing import Any
 
 CORE = frozenset(
     {
-        "acceleration", "control", "data", "errors", "foreign_files", "mechanisms", "parallel",
-        "params", "plan", "record", "rng", "sealed", "serialization", "simulator", "sparse",
+        "acceleration", "carried", "control", "data", "errors", "foreign_files", "format",
+        "mechanisms", "parallel", "params", "plan", "record", "rng", "sealed", "serialization", "simulator", "sparse",
         "storage", "strict_json", "training", "types", "units", "user_code", "world",
     }
 )  # fmt: skip
