@@ -7,13 +7,16 @@ rule, a run must reach its end and must resume from a checkpoint without a diffe
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, ClassVar, cast
 
 import numpy as np
 import torch
+from torch import nn
 
+from dystop.carried import Places
 from dystop.conformance.checks import CheckContext, ConformanceError
 from dystop.conformance.views import same
 from dystop.control.stopping import Evaluate, Stop
@@ -24,8 +27,10 @@ from dystop.simulator.params import EngineParams
 from dystop.simulator.round import begin, simulate
 from dystop.simulator.state import Components, State
 from dystop.sparse import Ints
+from dystop.training.carried_vectors import CarriedVectors
 from dystop.training.evaluate import Evaluation
-from dystop.training.problem import Trained
+from dystop.training.flat import Layout, Slot
+from dystop.training.problem import Job, Trained
 from dystop.training.tasks.task import CLASSIFICATION, Task
 from dystop.training.trainer import Trainer
 from dystop.types import Fleet, Mechanism, Memory
@@ -56,31 +61,56 @@ _ROUNDING = 1e-4  # of sums of single-precision weights
 class AddingTrainer:
     """A trainer that adds `worker + 1` to the only weight of a model."""
 
+    mechanism: Mechanism
     device: torch.device = _CPU
     added: float = 0.0  # sum over all trainings
     returns_early: ClassVar[bool] = False
     task: ClassVar[Task] = CLASSIFICATION
 
+    @cached_property
+    def vectors(self) -> CarriedVectors:
+        """A model of one weight, one counter, and what the mechanism carries."""
+        weight, count = Slot("weight", (1,), torch.float32), Slot("count", (1,), torch.int64)
+        return CarriedVectors(Layout((weight,), (), (count,)), self.mechanism)
+
+    @property
+    def places(self) -> Places:
+        """Where carried vectors lie."""
+        return self.vectors.places
+
     def initial(self) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return a model of one weight, and one counter."""
-        return torch.zeros(1), torch.zeros(1, dtype=torch.int64)
+        """Return the first vector and the counters of a worker."""
+        return self.vectors.initial(_OneWeight())
 
     def train(
         self, models: Any, counters: Any, workers: Ints, versions: Ints, steps: Ints, rates: Any = 1
     ) -> Trained:
-        """Add `worker + 1` to each model."""
-        gain = (workers + 1.0) * (1.0 if rates is None else rates)
+        """Add `worker + 1` to each model, less the mechanism's correction."""
+        rates = np.ones(len(workers)) if rates is None else np.broadcast_to(rates, len(workers))
+        gain = (workers + 1.0) * rates
         self.added += float(gain.sum())
-        after = models + torch.from_numpy(gain).float()[:, None]
+        job = Job(models, counters, workers, versions, steps, rates)
+        job, carried = self.vectors.split(job)
+        after = job.models + torch.from_numpy(gain).float()[:, None]
+        if job.correction is not None:
+            after = after - job.correction
         loss = 1.0 / (1.0 + versions.astype(float))
-        return Trained(after, counters + 1, loss, int(steps.sum()))
+        trained = Trained(after, job.counters + 1, loss, int(steps.sum()))
+        return self.vectors.joined(carried, trained, steps, rates)
 
     def evaluate(
         self, models: Any, counters: Any, samples: Any = None, recalibrate_on: Any = None
     ) -> Evaluation:
         """Return scores that depend on the weight alone."""
-        mean = models.mean(dim=1).double().numpy()
+        mean = models[:, 0].double().numpy()
         return Evaluation(np.clip(mean, 0.0, 1.0), -mean)
+
+
+class _OneWeight(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.zeros(1))
+        self.register_buffer("count", torch.zeros(1, dtype=torch.int64))
 
 
 def check_runs(
@@ -134,7 +164,10 @@ def check_mean(mechanism: Mechanism, seed: int = 0) -> None:
         return
     components = components_for(mechanism, WORKERS, ENGINES[0], seed, 20, STABLE_WORLD)
     _, state = _play(components, begin(components))
-    total, added = float(state.models.latest.sum()), cast(AddingTrainer, components.trainer).added
+    total, added = (
+        float(state.models.latest[:, 0].sum()),
+        cast(AddingTrainer, components.trainer).added,
+    )
     CheckContext(mechanism, f"in a stable run of {WORKERS} workers (seed {seed})").require(
         abs(total - added) <= _ROUNDING * added,
         f"declared doubly stochastic, but mixing moved the sum of all models from {added:g} to"
@@ -158,7 +191,7 @@ def components_for(
         fleet=fleet,
         mechanism=mechanism,
         world=World(world, workers, fleet.model_bytes, seed, server),
-        trainer=cast(Trainer, AddingTrainer()),
+        trainer=cast(Trainer, AddingTrainer(mechanism)),
         engine=engine,
         stop=Stop(rounds=rounds),
         evaluate=Evaluate(every_rounds=rounds),

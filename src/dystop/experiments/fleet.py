@@ -50,6 +50,13 @@ def mechanism_of(experiment: Experiment) -> Mechanism:
         except ConfigError as error:
             hint = set_by(experiment.reading, mechanism.name, key)
             raise ConfigError(f"{error}{hint}") from None
+    outages = experiment.world.outages
+    for one in mechanism.capabilities().carries:
+        if one.rows == "own" and (outages.drop or outages.loss):
+            raise ConfigError(
+                f"world.outages: {mechanism.name} carries {one.name!r}, of which a lost transfer "
+                "takes a share that nobody gets back; leave outages out, or use another mechanism"
+            )
     if experiment.staleness.rule != "none":
         mechanism = StalenessWeighted(mechanism, experiment.staleness)
     return mechanism

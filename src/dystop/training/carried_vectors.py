@@ -59,7 +59,8 @@ class CarriedVectors:
 
     def split(self, job: Job) -> tuple[Job, Mapping[str, Tensor]]:
         """Return the job without carried vectors, and copies of model and carried vectors."""
-        assert self.mechanism is not None
+        if self.mechanism is None or not self.names:
+            return job, {}
         values = {k: v.clone() for k, v in self.places.values(job.models, job.counters).items()}
         corrects = self.mechanism.capabilities().corrects
         plain = replace(
@@ -81,7 +82,8 @@ class CarriedVectors:
             steps: Mini-batches that were taken, [A].
             rates: Learning rates, [A].
         """
-        assert self.mechanism is not None
+        if self.mechanism is None or not self.names:
+            return trained
         rows, device = len(trained.models), trained.models.device
         beside = self.layout.width - self.inside.width, self.layout.counters - self.inside.counters
         models = torch.cat([trained.models, trained.models.new_empty(rows, beside[0])], 1)

@@ -244,8 +244,7 @@ class Trainer:
         if not self._vectors.names:
             return self.train_job(job)
         plain, carried = self._vectors.split(job)
-        trained = self.train_job(plain)
-        taken = np.where(self._problem.shards.sizes[workers] > 0, steps, 0)
+        trained, taken = self.train_job(plain), self._taken(workers, steps)
         return self._vectors.joined(carried, trained, taken, self.params.learning_rate * rates)
 
     def train_job(self, job: Job) -> Trained:
@@ -269,10 +268,13 @@ class Trainer:
             )
         trained = collector.joined(pieces, results)
         if taken is not None:
-            done = np.where(self._problem.shards.sizes[workers] > 0, steps, 0)
-            taken = taken + upload(done, self.device)
+            taken = taken + upload(self._taken(workers, steps), self.device)
         after = state.with_state(trained.models, trained.counters, trained.moments, taken)
         return Trained(*after, trained.losses, trained.samples)
+
+    def _taken(self, workers: Ints, steps: Ints) -> Ints:
+        """Return the mini-batches that some workers take; one without data takes none."""
+        return np.where(self._problem.shards.sizes[workers] > 0, steps, 0)
 
     def _piece_rows(self, rows: int) -> int:
         """Return how many rows of a job an executor takes at once; GPUs share a job evenly."""
