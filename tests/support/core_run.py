@@ -12,7 +12,8 @@ CORE = frozenset(
     {
         "acceleration", "carried", "control", "data", "errors", "foreign_files", "format",
         "mechanisms", "parallel", "params", "plan", "record", "rng", "sealed", "serialization",
-        "simulator", "sparse", "storage", "strict_json", "training", "types", "units", "user_code", "world",
+        "simulator", "sparse", "storage", "strict_json", "training", "types", "units", "user_code",
+        "world",
     }
 )  # fmt: skip
 FAST_BACKENDS = ("dystop.training.backends.cpu", "dystop.training.backends.cuda")
