@@ -46,7 +46,8 @@ class Workload:
             priority.emd(self.shares, self.graph.dst, self.graph.src), self.seen.distance_m
         )
         self.ranked = topology.ranked_candidates(self.active, self.graph, self.priority)
-        self.pair = topology.connect(self.active, *self.ranked, self.seen.budget, self.cap)
+        self.budget = self.seen.budget_of(np.arange(workers))
+        self.pair = topology.connect(self.active, *self.ranked, self.budget, self.cap)
         self.pulled = links(*self.pair).by_receiver
         self.pulls = no_pairs(workers).add(*self.pair)
         self.mix = aggregation.size_rows(self.active, self.pulled, self.fleet.data_size)
@@ -77,7 +78,7 @@ def cases(work: Workload) -> Iterator[Case]:
     yield priority.second_phase_of_links, lambda f: f(work.pulls, 5, work.staleness)(*ends)
     yield timing.expected_exchange_s, lambda f: f(graph, seen.link_s, work.cap)
     yield topology.ranked_candidates, lambda f: f(work.active, graph, work.priority)
-    yield topology.ptca_loop, lambda f: f(work.active, *work.ranked, seen.budget, work.cap)
+    yield topology.ptca_loop, lambda f: f(work.active, *work.ranked, work.budget, work.cap)
     yield aggregation.size_rows, lambda f: f(work.active, work.pulled, work.fleet.data_size)
     yield plan_check.mix_violations, lambda f: f(work.mix, work.pulled, 1e-9)
     yield robust_aggregation.square_sum, lambda f: f(work.models[0])

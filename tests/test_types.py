@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from dystop.sparse import ints
-from dystop.types import Capabilities, Mailbox, Mechanism, View, no_mail
+from dystop.types import Budgets, Mailbox, Mechanism, no_mail
 from support.strategies import random_fleet, random_view
 
 
@@ -26,21 +26,9 @@ def test_a_view_draws_by_run_round_and_key():
     assert view.rng("a").random() != view.rng("b").random()
 
 
-def test_a_budget_is_drawn_when_it_is_read_and_once():
-    drawn = []
-
-    def draw():
-        drawn.append(1)
-        return np.array([4.0, 5.0])
-
-    view = replace(random_view(0, 2), budget=draw)
-    assert not drawn
-    assert view.budget.tolist() == view.budget.tolist() == [4.0, 5.0]
-    assert replace(view, t=9).budget is view.budget
-    assert drawn == [1]
-    assert replace(view, budget=np.ones(2)).budget.tolist() == [1.0, 1.0]
-    with pytest.raises(TypeError, match="budget"):
-        View(**{k: v for k, v in vars(view).items() if k != "budget"})
+def test_the_budgets_of_all_nodes():
+    view = replace(random_view(0, 2, server=True), budget_of=Budgets(np.array([4.0, 5.0, np.inf])))
+    assert view.budget.tolist() == [4.0, 5.0, np.inf]
 
 
 @pytest.mark.parametrize("by", ["link_s", "distance_m"])
@@ -84,17 +72,3 @@ def test_a_mechanism_must_implement_plan():
         Mechanism().plan({}, random_view(0, 2))
     assert Mechanism().init(random_fleet(0, 2)) == {}
     assert Mechanism().capabilities().queue_bound is None
-
-
-def test_capabilities_are_asked_once():
-    asked = []
-
-    class Asked(Mechanism):
-        def capabilities(self):
-            asked.append(self)
-            return Capabilities(mode="async", queue_bound=3.0)
-
-    mechanism = Asked()
-    assert [mechanism.cached_capabilities.queue_bound for _ in range(2)] == [3.0, 3.0]
-    assert len(asked) == 1
-    assert mechanism == Asked()  # what was asked is no hyper-parameter

@@ -30,6 +30,9 @@ Memory = Mapping[str, Any]
 
 Feedback = Literal["loss", "distance"]
 
+BudgetOf = Callable[[Ints], Floats]
+"""Returns the models that some nodes may send and receive in a round."""
+
 Value = TypeVar("Value")
 
 
@@ -116,33 +119,15 @@ def no_mail() -> Mailbox:
     return Mailbox(none, none, none, none)
 
 
-class Drawn:
-    """A field that holds an array, or a function that draws it: called when it is first read.
+@dataclass(frozen=True)
+class Budgets:
+    """The models that nodes may send and receive in a round, where those of all nodes are known."""
 
-    Most mechanisms never read the budgets of a round, and others read a few of them. A view
-    therefore gets a function, and whoever reads the field gets the array. The function may have a
-    method `of(nodes)`, which draws the entries of some nodes only.
-    """
+    models: Floats  # [nodes]
 
-    def __set_name__(self, owner: type, name: str) -> None:
-        self._name = name
-
-    def __get__(self, instance: object, owner: type | None = None) -> Floats:
-        if instance is None:
-            raise AttributeError(self._name)  # tells `dataclass` that there is no default
-        value = vars(instance)[self._name]
-        if callable(value):
-            value = vars(instance)[self._name] = value()
-        array: Floats = value
-        return array
-
-    def __set__(self, instance: object, value: Floats | Callable[[], Floats]) -> None:
-        vars(instance)[self._name] = value
-
-
-def undrawn_budget(holder: object) -> Any:
-    """Return what the field `budget` holds: an array, or the function that draws it."""
-    return vars(holder)["budget"]
+    def __call__(self, nodes: Ints) -> Floats:
+        """Return the budgets of some nodes."""
+        return self.models[nodes]
 
 
 @dataclass(frozen=True)
@@ -155,7 +140,7 @@ class Observation:
     link_s: Floats  # [E], expected seconds to move one full model
     step_s: Floats  # [N], seconds per mini-batch
     remaining_s: Floats  # [N], h_t^{i,cmp}: remaining seconds of local training
-    budget: Drawn = Drawn()  # [nodes], models a node may send and receive now
+    budget_of: BudgetOf  # models that some nodes may send and receive now
     mailbox: Mailbox = field(default_factory=no_mail)
 
 
@@ -240,13 +225,12 @@ class View:
     step_s: Floats
     remaining_s: Floats
     mailbox: Mailbox
-    budget: Drawn = Drawn()
+    budget_of: BudgetOf
 
-    def budget_of(self, nodes: Ints) -> Floats:
-        """Return the budgets of some nodes, without those of the others."""
-        held = undrawn_budget(self)
-        some: Floats = held.of(nodes) if hasattr(held, "of") else self.budget[nodes]
-        return some
+    @property
+    def budget(self) -> Floats:
+        """The models that every node may send and receive now, [nodes]."""
+        return self.budget_of(np.arange(len(self.alive) + self.fleet.server))
 
     @property
     def progress(self) -> float:
@@ -351,11 +335,6 @@ class Mechanism:
         Override this method. The default is asynchronous, and needs and guarantees nothing.
         """
         return Capabilities(mode="async")
-
-    @cached_property
-    def cached_capabilities(self) -> Capabilities:
-        """What `capabilities` returns: it is asked once, because hyper-parameters do not change."""
-        return self.capabilities()
 
     def our_parts(self) -> tuple[str, ...]:
         """Return what is not from the source that `provenance` names, as in ("base graph",).

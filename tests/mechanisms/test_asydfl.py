@@ -19,7 +19,7 @@ from dystop.mechanisms.shared.push import (
 )
 from dystop.simulator.params import EngineParams
 from dystop.sparse import ints
-from dystop.types import Outcome, no_mail
+from dystop.types import Budgets, Outcome, no_mail
 from support.checked_plans import one_active, plan_of
 from support.engine_fixtures import components_for, run_to_end, weights
 from support.strategies import random_view, same
@@ -130,7 +130,7 @@ def test_without_bandwidth_nobody_is_told():
     plan = plan_of(AsyDFL(fanout=9), view)
     assert len(plan.links) == 1  # the sender has bandwidth for one
     budget = np.where(np.arange(9) == first, np.inf, 0.0)
-    assert len(plan_of(AsyDFL(fanout=9), replace(view, budget=budget)).links) == 0
+    assert len(plan_of(AsyDFL(fanout=9), replace(view, budget_of=Budgets(budget))).links) == 0
 
 
 def test_choice_within_budgets_by_hand():

@@ -232,7 +232,7 @@ def test_the_key_reaches_a_run():
     for binds, bound in {"mechanism": False, "everybody": True, "nobody": False}.items():
         built = build(read_experiment(None, [*words, f"world.budget.binds={binds}"]))
         assert isinstance(built.components.mechanism, Budgeted) == bound
-        budget = built.components.world.observe(1, 0.0).budget
+        budget = built.components.world.observe(1, 0.0).budget_of(np.arange(5))
         assert np.isinf(budget).all() == (binds == "nobody")
     assert built.physics["budget"] == "unlimited"
 

@@ -9,7 +9,7 @@ import pytest
 from dystop.mechanisms import DySTop
 from dystop.plan import no_links
 from dystop.sparse import ints
-from dystop.types import Outcome
+from dystop.types import Budgets, Outcome
 from support import paper_reference
 from support.strategies import dense, random_fleet, random_view
 
@@ -166,7 +166,7 @@ def test_the_ranked_estimate_is_what_the_exchange_takes_without_budgets(seed, ph
     """With everybody active and no budget, every worker's links are the ones that were expected."""
     view = random_view(seed, 12, shape="sparse", all_alive=True)
     mechanism = DySTop(estimate="ranked", phases=phases, V=0.0, neighbours=3)
-    view = replace(view, budget=np.full(12, 99.0), queue=np.ones(12))
+    view = replace(view, budget_of=Budgets(np.full(12, 99.0)), queue=np.ones(12))
     plan, _ = mechanism.plan({}, view)
     assert sorted(plan.active.tolist()) == list(range(12))
     realised = np.zeros(12)

@@ -9,7 +9,7 @@ from dystop.control.stopping import Stop
 from dystop.mechanisms import SAADFL
 from dystop.mechanisms.shared.push import slowest_push_s
 from dystop.sparse import graph_of, ints
-from dystop.types import no_mail
+from dystop.types import Budgets, no_mail
 from support import paper_reference
 from support.engine_fixtures import components_for, run_to_end, weights
 from support.strategies import random_view, same
@@ -91,7 +91,7 @@ def test_one_worker_tells_everyone_in_reach_whatever_the_budget(seed):
     assert (plan.links.src == i).all()
     assert plan.links.dst.tolist() == view.reach.dst[view.reach.src == i].tolist()
     assert plan.links.pushed.all()
-    frugal, _ = SAADFL().plan({}, replace(view, budget=np.zeros(9)))
+    frugal, _ = SAADFL().plan({}, replace(view, budget_of=Budgets(np.zeros(9))))
     assert same(plan, frugal)
 
 

@@ -13,7 +13,7 @@ from dystop.control.round import advance, build_view, decide, initial_state
 from dystop.control.timing import timetable
 from dystop.mechanisms.dystop import DySTop
 from dystop.sparse import graph_of_sorted
-from dystop.types import Fleet, Observation, Outcome, no_mail
+from dystop.types import Budgets, Fleet, Observation, Outcome, no_mail
 
 NODES, SLOW, TENTH = 6, 2, 0.1
 LINK_S = 0.33  # of a model at the full rate
@@ -34,7 +34,7 @@ def durations(mechanism, seed):
         link_s = LINK_S / np.minimum(rate[dst], rate[src])
         present = np.ones(NODES, bool)
         seen = Observation(
-            present, reach, distance_m, link_s, full_s, left_s, budget, no_mail()
+            present, reach, distance_m, link_s, full_s, left_s, Budgets(budget), no_mail()
         )  # fmt: skip
         view = build_view(fleet, control, seen)
         plan, control = decide(mechanism, control, view)

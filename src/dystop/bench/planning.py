@@ -150,7 +150,7 @@ def _observation(state: WorldState, fleet: Fleet) -> Observation:
         state.link_s,
         state.step_s,
         state.step_s * fleet.epoch_steps,
-        state.budget,
+        state.budget_of,
     )
 
 

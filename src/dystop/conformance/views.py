@@ -12,7 +12,7 @@ import numpy as np
 
 from dystop.rng import stream
 from dystop.sparse import Bools, Graph, PairCounts, graph_of, ints, no_pairs
-from dystop.types import Fleet, Mailbox, Outcome, View
+from dystop.types import Budgets, Fleet, Mailbox, Outcome, View
 
 SIZES = (1, 2, 3, 5, 6, 9, 14)
 SHAPES = ("sparse", "dense", "complete", "islands", "empty")
@@ -85,12 +85,14 @@ def random_view(
         link_s=rng.exponential(1.0, reach.edges) + 0.01,
         step_s=rng.uniform(0.01, 0.05, n),
         remaining_s=np.where(rng.random(n) < 0.3, 0.0, rng.uniform(0, 3, n)),
-        budget=rng.choice(_BUDGETS, fleet.nodes)
-        if budget is None
-        else np.full(fleet.nodes, budget),
+        budget_of=_budgets(rng, fleet.nodes, budget),
         mailbox=random_mailbox(rng, reach, t),
     )
     return freeze(view)
+
+
+def _budgets(rng: np.random.Generator, nodes: int, budget: float | None) -> Budgets:
+    return Budgets(rng.choice(_BUDGETS, nodes) if budget is None else np.full(nodes, budget))
 
 
 def random_reach(rng: np.random.Generator, alive: Bools, shape: str, server: bool = False) -> Graph:

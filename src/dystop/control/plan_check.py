@@ -137,7 +137,7 @@ def _check_links(mechanism: Mechanism, plan: Plan, view: View) -> None:
     links = plan.links
     if not _all_in_reach(links, view):
         _name_bad_link(mechanism, links, view)
-    if anywhere(links.delta) and not mechanism.cached_capabilities.deltas:
+    if anywhere(links.delta) and not mechanism.capabilities().deltas:
         _refuse(mechanism, "a link carries an update, but `capabilities` does not declare `deltas`")
 
 
@@ -205,7 +205,7 @@ def _check_nodes(mechanism: Mechanism, view: View, what: str, *nodes: Ints) -> N
 def _check_rows(mechanism: Mechanism, mix: Mix) -> None:
     """Refuse weights that do not sum to one or are negative, and undeclared updates."""
     if mix.kind == "delta":
-        if not mechanism.cached_capabilities.deltas:
+        if not mechanism.capabilities().deltas:
             _refuse(mechanism, "a delta mix needs `deltas=True` in `capabilities`")
         return
     sums = np.bincount(mix.row_of, weights=mix.weight, minlength=len(mix.receiver))
@@ -213,7 +213,7 @@ def _check_rows(mechanism: Mechanism, mix: Mix) -> None:
     if off.any():
         k = int(np.flatnonzero(off)[0])
         _refuse(mechanism, f"the row of worker {mix.receiver[k]} sums to {sums[k]:.12g}, not to 1")
-    if not mechanism.cached_capabilities.signed_rows and mix.weight.min(initial=0.0) < 0:
+    if not mechanism.capabilities().signed_rows and mix.weight.min(initial=0.0) < 0:
         _refuse(
             mechanism,
             "a mixing weight is negative; declare `signed_rows` in `capabilities` to allow it",

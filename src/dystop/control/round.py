@@ -22,7 +22,6 @@ from dystop.types import (
     Outcome,
     Score,
     View,
-    undrawn_budget,
     updated,
 )
 
@@ -58,8 +57,8 @@ def build_view(fleet: Fleet, control: ControlState, observation: Observation) ->
         link_s=observation.link_s,
         step_s=observation.step_s,
         remaining_s=observation.remaining_s,
-        budget=undrawn_budget(observation),
         mailbox=observation.mailbox,
+        budget_of=observation.budget_of,
     )
 
 
@@ -94,7 +93,7 @@ def advance(
     active = confirmed(plan, outcome)
     version = control.version.copy()
     version[active] += 1
-    bound, queue = mechanism.cached_capabilities.queue_bound, control.queue
+    bound, queue = mechanism.capabilities().queue_bound, control.queue
     if bound is not None:
         queue = next_queue(queue, control.staleness, bound, view.alive)
     return updated(

@@ -36,7 +36,7 @@ from dystop.simulator.model_stack import PendingScore, first_models, index
 from dystop.simulator.state import Components, State
 from dystop.simulator.transfers import PendingOutcome, execute
 from dystop.sparse import Bools, Ints
-from dystop.types import ControlState, Observation, Outcome, View, undrawn_budget, updated
+from dystop.types import ControlState, Observation, Outcome, View, updated
 from dystop.world import Progress, RealisedPlan, WorldState
 from dystop.world.energy import simulated_energy, with_energy
 from dystop.world.progress import nothing_in_flight
@@ -170,7 +170,7 @@ def observe(world_state: WorldState, progress: Progress) -> Observation:
         link_s=world_state.link_s,
         step_s=world_state.step_s,
         remaining_s=progress.remaining_s(now_s)[: len(world_state.alive)],
-        budget=undrawn_budget(world_state),
+        budget_of=world_state.budget_of,
         mailbox=progress.in_flight.mailbox(),
     )
 

@@ -14,7 +14,7 @@ from dystop.control.timing import Timetable, Timing, round_duration_s, timetable
 from dystop.errors import ConfigError
 from dystop.plan import Plan
 from dystop.sparse import Bools, Floats, Ints
-from dystop.types import Mailbox, View
+from dystop.types import Budgets, Mailbox, View
 from dystop.world.params import WorldParams
 from dystop.world.progress import InFlight, Messages, Progress
 from dystop.world.realised_plan import RealisedPlan, Transfer, realised_plan
@@ -78,8 +78,8 @@ class TraceWorld(World):
             distance_m=line.distance_m,
             link_s=line.link_s,
             step_s=line.step_s,
-            budget=line.budget,
             position=self._position(line.opened_s),
+            budget_of=Budgets(line.budget),
         )
 
     def transfer(

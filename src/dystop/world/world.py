@@ -6,6 +6,7 @@ answer depends on earlier calls.
 
 import copy
 from dataclasses import dataclass, replace
+from functools import partial
 
 import numpy as np
 
@@ -14,7 +15,7 @@ from dystop.errors import ConfigError
 from dystop.parallel import run_in_blocks
 from dystop.plan import FEW, Plan, repeated
 from dystop.sparse import Bools, Floats, Graph, Ints
-from dystop.types import Drawn, View
+from dystop.types import BudgetOf, View
 from dystop.world.capacity import budget_of_round, step_seconds
 from dystop.world.channel import RadioChannel, nominal_power_w
 from dystop.world.dynamics import Presence, Walk
@@ -40,23 +41,7 @@ class WorldState:
     link_s: Floats  # [E], expected seconds to move one full model at nominal power
     step_s: Floats  # [N], seconds per mini-batch
     position: Floats  # [nodes, 2], metres
-    budget: Drawn = Drawn()  # noqa: RUF009  # [nodes], models a node may send and receive now
-
-
-@dataclass(frozen=True)
-class RoundBudget:
-    """The budgets of a round, drawn for those who are asked about (`types.Drawn`)."""
-
-    world: "World"
-    t: int
-
-    def __call__(self) -> Floats:
-        """Return the budgets of all nodes."""
-        return self.of(np.arange(self.world.nodes))
-
-    def of(self, nodes: Ints) -> Floats:
-        """Return the budgets of some nodes."""
-        return self.world.budget_of(self.t, nodes)
+    budget_of: BudgetOf  # models that some nodes may send and receive now
 
 
 class World:
@@ -161,8 +146,8 @@ class World:
             distance_m=reach.distance_m,
             link_s=reach.link_s,
             step_s=self._step_s,
-            budget=RoundBudget(self, t),
             position=self._position(now_s),
+            budget_of=partial(self.budget_of, t),
         )
 
     def budget_of(self, t: int, nodes: Ints) -> Floats:

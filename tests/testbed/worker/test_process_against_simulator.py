@@ -107,6 +107,12 @@ def replace_view(components, round_):
     control = replace(initial_state(components.fleet, components.mechanism), t=round_)
     seen = components.world.observe(round_, 0.0)
     observation = Observation(
-        seen.alive, seen.reach, seen.distance_m, seen.link_s, seen.step_s, np.zeros(3), seen.budget
+        seen.alive,
+        seen.reach,
+        seen.distance_m,
+        seen.link_s,
+        seen.step_s,
+        np.zeros(3),
+        seen.budget_of,
     )
     return build_view(components.fleet, control, observation)

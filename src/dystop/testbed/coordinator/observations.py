@@ -20,7 +20,7 @@ import numpy as np
 from dystop.sparse import Bools, Floats, Ints
 from dystop.testbed.params import TestbedParams
 from dystop.testbed.protocol.messages import Execute, Mail, Pull, RejectCode, Rejected, Report
-from dystop.types import Fleet, Mailbox, Observation
+from dystop.types import Budgets, Fleet, Mailbox, Observation
 from dystop.world import WorldState
 
 MAX_FACTOR = 20.0  # most that one report can change an estimate, in either direction
@@ -348,7 +348,7 @@ class Observations:
             link_s=link_s[usable],
             step_s=step_s,
             remaining_s=self.remaining_s(step_s, at_s),
-            budget=world.budget,
+            budget_of=Budgets(world.budget_of(np.arange(self._fleet.nodes))),
             mailbox=self.mailbox(),
         )
 

@@ -53,9 +53,11 @@ from dystop.plan import Links, Mix, Plan
 from dystop.serialization import Kinds, from_bytes, to_bytes
 from dystop.sparse import Graph, PairCounts
 from dystop.testbed.protocol.messages import Execute, Report, Scored
-from dystop.types import ControlState, Fleet, Mailbox, Outcome, View
+from dystop.types import Budgets, ControlState, Fleet, Mailbox, Outcome, View
 
-KINDS = Kinds(ControlState, Plan, Links, Mix, Outcome, PairCounts, Graph, Mailbox, View, Fleet)
+KINDS = Kinds(
+    ControlState, Plan, Links, Mix, Outcome, PairCounts, Graph, Mailbox, View, Fleet, Budgets
+)
 LOCAL_STEPS = "local_steps"  # key in the table `kept`
 STANDS = "stands_s"  # key in the table `meta`
 INCIDENT = "incident:"  # keys of incidents in the table `kept` begin with it
