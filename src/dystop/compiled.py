@@ -163,7 +163,7 @@ class LockedCache(_FunctionCache):  # type: ignore[misc]
     """Machine code of one function on disk, whose index only one process writes at a time.
 
     Two processes that write numba's index at once may give two signatures the same file, and one
-    signature then runs the other's code (ADR 0024).
+    signature then runs the other's code (ADR 0016).
     """
 
     def save_overload(self, sig: Any, data: Any) -> None:

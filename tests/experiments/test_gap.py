@@ -179,7 +179,7 @@ def test_pushes_of_finished_senders_are_compared_with_the_channel_model(name, tm
 
 
 def test_overhead_hides_behind_a_training_that_rounds_wait_for(tmp_path):
-    """ADR 0075: one slow worker sets the pace of SA-ADFL, with overhead or without.
+    """One slow worker sets the pace of SA-ADFL, with overhead or without.
 
     The replay takes the recorded waits, which were short because the overhead had passed.
     """

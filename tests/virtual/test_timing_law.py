@@ -1,4 +1,4 @@
-"""The timing law `testbed` predicts when real workers begin to train (ADR 0072)."""
+"""The timing law `testbed` predicts when real workers begin to train (ADR 0006)."""
 
 import numpy as np
 import pytest

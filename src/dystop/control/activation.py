@@ -21,7 +21,7 @@ def activate(
     """Choose the active set: the prefix of the cheapest workers that minimises eq:lya (alg:device).
 
     Workers join in ascending order of H_t^i, ties to the lower id. With the staleness updated in
-    advance (0 inside the set, tau + 1 outside; ADR 0002) the objective of the first K workers is
+    advance (0 inside the set, tau + 1 outside; ADR 0001) the objective of the first K workers is
 
         constant + V * cost_K - sum over the first K of q_i (tau_i + 1),
 

@@ -6,7 +6,7 @@
            continue during the next rounds, and every worker starts its new training when its own
            exchange is over (ADR 0006).
 `testbed`  What real workers do. A round lasts until its last exchange is over, and every worker
-           starts its new training when its own exchange is over (ADR 0072).
+           starts its new training when its own exchange is over (ADR 0006).
 """
 
 from dataclasses import dataclass

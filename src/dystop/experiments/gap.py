@@ -3,13 +3,13 @@
 Two simulations are compared with the recorded run. The *replay* uses the times and availability
 that the testbed observed, so only the rules of the simulator can differ. The *simulation* uses the
 channel and compute models of the configuration, so it also shows the errors of these models. Both
-publish on completion and follow the timing law `testbed`, as real workers do (ADR 0072). Both end
+publish on completion and follow the timing law `testbed`, as real workers do (ADR 0006). Both end
 after the number of recorded rounds.
 
 Neither has the time that machines add: transfers are slower than their links, and a round costs
 messages, disk and planning. The replay leaves it out of every round, but opens each round when the
 testbed did. The sum of its rounds is therefore no prediction for faster machines: trainings went on
-meanwhile, and without that time rounds may have to wait for them (ADR 0075). A further simulation
+meanwhile, and without that time rounds may have to wait for them. A further simulation
 adds the measured time to every transfer and round. If the configuration names another law, one more
 shows what that law would give.
 """

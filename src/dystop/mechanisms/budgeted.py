@@ -2,7 +2,7 @@
 
 DySTop, AsyDFL and AsyNG choose links within the budgets (B_t^i <= budget, section "Problem"); the
 other mechanisms know no budgets. `Budgeted` removes the links of a plan that exceed a budget,
-whatever mechanism made the plan (ADR 0045). The key is `world.budget.binds = "everybody"`.
+whatever mechanism made the plan (ADR 0004). The key is `world.budget.binds = "everybody"`.
 """
 
 from dataclasses import dataclass, replace

@@ -3,7 +3,7 @@
 A worker that is present draws its compute power while it trains and its idle power for the rest of
 the round. Its radio draws more on top of that while it sends or receives a model. The parameter
 server is a base station on the mains and is not counted. `docs/how-to/energy.md` names the sources
-of the default powers (ADR 0058).
+of the default powers.
 """
 
 from dataclasses import dataclass, fields, replace

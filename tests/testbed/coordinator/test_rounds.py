@@ -66,7 +66,7 @@ def test_a_round_lasts_as_long_as_its_slowest_worker():
 
 @pytest.mark.parametrize("name", ["dystop", "asydfl", "d-psgd"])
 def test_a_worker_trains_from_the_end_of_its_own_exchange(name):
-    """The law `testbed` (ADR 0072): what the coordinator believes when the next round opens."""
+    """The law `testbed` (ADR 0006): what the coordinator believes when the next round opens."""
     harness = CoordinatorHarness(setup_for(name, rounds=12))
     for worker in harness.workers.values():
         worker.pull_s = 0.1 + 0.2 * worker.node

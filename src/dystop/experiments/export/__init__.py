@@ -1,7 +1,7 @@
 """Export of runs into other tools: tables, TensorBoard, Weights & Biases, MLflow.
 
 `rows` turns records into rows of four tables. `sources` reads run folders, also while they grow.
-The other modules are writers, one per format; each imports its package when it is used (ADR 0057).
+The other modules are writers, one per format; each imports its package when it is used.
 """
 
 from enum import StrEnum

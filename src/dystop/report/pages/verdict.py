@@ -36,14 +36,14 @@ OPEN_SETTINGS = (
     ("publish rule", "engine.publish", "the equations, literally (ADR 0007)"),
     ("seconds per batch", "world.compute.batch_s", "measured in the paper, not stated (ADR 0009)"),
     ("spread of speeds", "world.compute.spread", "a normal coefficient of unknown width"),
-    ("end of phase 1", "mechanism.phase_threshold", "t_thre not stated; a quarter (ADR 0010)"),
+    ("end of phase 1", "mechanism.phase_threshold", "t_thre not stated; a quarter (ADR 0009)"),
     ("bandwidth budget", "world.budget.models", "not stated; 2 ceil(log2 N) models (ADR 0004)"),
-    ("budgets bind", "world.budget.binds", "not stated for other mechanisms (ADR 0045)"),
+    ("budgets bind", "world.budget.binds", "not stated for other mechanisms (ADR 0004)"),
     ("tested models", "evaluate.model", "before or after training: not stated (ADR 0044)"),
     ("learning rate", "training.learning_rate",
      "not stated; 0.05, 0.02 for SqueezeNet (ADR 0009)"),
     ("mini-batch", "training.batch", "not stated; 32, and 64 for ResNet-18 (ADR 0009)"),
-    ("batch norm in tests", "evaluate.statistics", "not stated; moving averages (ADR 0026)"),
+    ("batch norm in tests", "evaluate.statistics", "not stated; moving averages (ADR 0009)"),
 )  # fmt: skip
 """Settings that the paper leaves open: name, configuration key, reason for our value."""
 

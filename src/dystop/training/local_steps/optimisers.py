@@ -2,7 +2,7 @@
 
 The arithmetic is that of `torch.optim`, on one flat model or on a stack of them. The state is one
 vector [n P] for each worker, its moments: the momentum of SGD, or both moments of Adam. Between two
-trainings of a worker (`training.optimizer_state`, ADR 0055) it is
+trainings of a worker (`training.optimizer_state`, ADR 0054) it is
 
 - `reset`: nothing is stored, and every training begins with zeros;
 - `kept`: it follows the counters of the worker, which are never mixed, as the bits of int64;
