@@ -9,6 +9,7 @@ params            its parameters, without torch
 transfers         a plan carried out on the models: transfers, mixing, new trainings
 model_stack       all models in one stack
 mixing            the mixing of a plan on that stack, plain, robust or deferred
+carrying          vectors that a mechanism carries, after the mixing of a round
 compressed_links  compressed links: what they carry, and what is charged for it
 mailbox           pushed models
 attack            what attackers send
