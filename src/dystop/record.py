@@ -11,7 +11,6 @@ from types import NoneType
 from typing import Any
 
 from dystop.strict_json import parse_json
-from dystop.units import plural
 
 
 @dataclass(frozen=True)
@@ -150,26 +149,3 @@ def training_slowdown(records: Iterable[RoundRecord]) -> float | None:
     known = [(r.trained_s, r.emulated_s) for r in records if r.trained_s and r.emulated_s]
     emulated_s = sum(emulated for _, emulated in known)
     return sum(trained for trained, _ in known) / emulated_s if emulated_s else None
-
-
-def slowdown_text(slowdown: float) -> str:
-    """Say that a machine is too slow to emulate its devices, and what to do."""
-    return (
-        f"trainings take {slowdown:.1f} times as long as on the emulated devices, because this "
-        "machine is too slow for testbed.time_scale; a time scale that is "
-        f"{slowdown:.1f} times as large, fewer workers or a faster machine would emulate them"
-    )
-
-
-def status_line(record: RoundRecord, scored: RoundRecord | None) -> str:
-    """Return clock, loss and the last accuracy as one short line."""
-    parts = [f"clock {record.clock_s:,.1f} s"]
-    if record.loss is not None:
-        parts.append(f"loss {record.loss:.3f}" if record.loss < 1e4 else f"loss {record.loss:.3g}")
-    if scored is not None and scored.accuracy is not None:
-        is_partial = scored.tested is not None and scored.tested < scored.alive
-        of = f" of {plural(scored.tested or 0, 'model')}" if is_partial else ""
-        name = scored.score_name or ACCURACY
-        shown = f"{scored.accuracy:.1%}" if name == ACCURACY else f"{scored.accuracy:.3f}"
-        parts.append(f"{name} {shown}{of}")
-    return "  ".join(parts)

@@ -8,13 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 from dystop.cli.terminal import complain, console, echo, note
-from dystop.record import (
-    TOO_SLOW,
-    RoundRecord,
-    slowdown_text,
-    status_line,
-    training_slowdown,
-)
+from dystop.experiments.progress_text import slowdown_text, status_line
+from dystop.record import TOO_SLOW, RoundRecord, training_slowdown
 from dystop.units import are, plural
 
 if TYPE_CHECKING:

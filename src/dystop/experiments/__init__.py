@@ -13,6 +13,7 @@ export/        runs as tables and for other tools
 api            `dystop.simulate` and `dystop.compare`
 simulation     an experiment in Python, which runs while it is iterated
 callbacks      what follows such a run
+progress_text  sentences about the progress of a run
 results        finished runs as Python values
 common_time    the accuracy of several runs at one time
 bound          theorems against a recorded run

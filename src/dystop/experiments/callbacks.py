@@ -17,7 +17,8 @@ from numpy.typing import NDArray
 
 from dystop.control.stopping import NO_LIMIT, Stop
 from dystop.errors import ConfigError, nearest
-from dystop.record import RoundRecord, status_line
+from dystop.experiments.progress_text import status_line
+from dystop.record import RoundRecord
 
 if TYPE_CHECKING:
     from dystop.data.dataset import Dataset
