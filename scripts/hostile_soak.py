@@ -120,7 +120,7 @@ def _of(hostile: Mapping[str, str], finding: str) -> bool:
 def _trainings(rig: Rig, first: int, last: int) -> int:
     """Return how often honest workers were active between two rounds."""
     chosen = (record for record in rig.records if first < record.round <= last)
-    return sum(node < HONEST for record in chosen for node in record.active_ids or ())
+    return sum(node < HONEST for record in chosen for node in record.get("active_ids") or ())
 
 
 def memory_growth(rig: Rig) -> float | None:

@@ -409,7 +409,7 @@ def test_data_frames_need_pandas(what, monkeypatch):
 def test_a_stand_in_has_the_plans_the_clock_and_the_traffic_of_the_large_model(mechanism):
     def seen(model):
         run = small(mechanism, model=model)
-        return [(r.clock_s, r.wire_bytes, r.link_pairs, r.active_ids) for r in run]
+        return [(r.clock_s, r.wire_bytes, r.get("link_pairs"), r.get("active_ids")) for r in run]
 
     width = (64 + 1) * 200 + (200 + 1) * 200 + (200 + 1) * 10
     large = seen("mlp")

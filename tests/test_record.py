@@ -6,13 +6,18 @@ from dataclasses import fields
 import pytest
 
 from dystop.record import RoundRecord, from_json
+from dystop.recorders import read_record
+from dystop.recorders.positions import Positions
+from dystop.recorders.topology import Topology
+from support.fake_runs import changed
 
 
 def record(**more):
     """Return a record of zeros, with other values where given."""
     values = {f.name: 0 for f in fields(RoundRecord)}
     optional = dict.fromkeys((f.name for f in fields(RoundRecord) if f.default is None), None)
-    return RoundRecord(**values | optional | {"staleness_histogram": [3], "notes": {}} | more)
+    empty = {"staleness_histogram": [3], "notes": {}, "added": {}}
+    return changed(RoundRecord(**values | optional | empty), **more)
 
 
 def test_a_record_is_one_line_that_can_be_read_back():
@@ -48,9 +53,19 @@ def test_the_loss_of_models_that_diverge_is_read_back():
             from_json(json.dumps(json.loads(record(round=2).to_json()) | bad))
 
 
-def test_fields_of_a_later_version_are_ignored():
+def test_fields_of_an_unknown_recorder_are_kept():
     line = json.dumps(json.loads(record(round=2).to_json()) | {"new_field": 1})
-    assert from_json(line).round == 2
+    assert from_json(line).get("new_field") == 1
+    assert json.loads(from_json(line).to_json()) == json.loads(line)
+
+
+def test_a_group_is_read_back_or_refused():
+    one = read_record(record(link_pairs=[[0, 1]], active_ids=[0]).to_json())
+    assert one.group(Topology) == Topology([0], [[0, 1]])
+    assert one.group(Positions) is None
+    for bad in ("[]", {"0": 1}, 3, True):
+        with pytest.raises(ValueError, match="link_pairs"):
+            read_record(record(link_pairs=bad).to_json())
 
 
 def test_a_record_without_required_fields_is_refused():

@@ -1,16 +1,30 @@
 """The record of a round: one line of `records.jsonl`.
 
 The simulator and the testbed write the same type. Reports, progress bars, dashboards and early
-stopping read nothing else.
+stopping read nothing else. What not every run measures is added by recorders, in groups of fields
+(`dystop.recorders`).
 """
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import MISSING, dataclass, field, fields
-from types import NoneType
-from typing import Any
+from functools import lru_cache
+from types import NoneType, UnionType
+from typing import Any, TypeVar, get_args, get_origin
 
 from dystop.strict_json import parse_json
+
+
+@dataclass(frozen=True)
+class Group:
+    """Fields that a recorder adds to a record; a subclass names them."""
+
+    def leaves(self) -> dict[str, Any]:
+        """Return the fields that have a value, by name."""
+        return {name: value for name, value in vars(self).items() if value is not None}
+
+
+Kind = TypeVar("Kind", bound=Group)
 
 
 @dataclass(frozen=True)
@@ -57,20 +71,27 @@ class RoundRecord:
     worker_energy_j: Sequence[float] | None = None  # of each worker, energy.per_worker
     worker_epsilon: Sequence[float] | None = None  # of each worker, evaluate.per_worker
     score_name: str | None = None  # what `accuracy` is where the task has another score, as in "r2"
-    not_finite: Sequence[int] | None = None  # workers whose training loss is not finite
     trained_s: float | None = None  # testbed: trainings that ended, where devices are emulated
     emulated_s: float | None = None  # testbed: how long the emulated devices take for them
     notes: Mapping[str, float] = field(default_factory=dict)
-    active_ids: Sequence[int] | None = None
-    link_pairs: Sequence[Sequence[int]] | None = None  # [dst, src]
-    positions: Sequence[Sequence[float]] | None = None  # metres, only where workers move
+    added: Mapping[str, Any] = field(default_factory=dict)  # fields of recorders, by name
+
+    def get(self, name: str) -> Any:
+        """Return a field by the name that it has in JSON; None: the record has none."""
+        return self.added[name] if name in self.added else getattr(self, name, None)
+
+    def group(self, kind: type[Kind]) -> Kind | None:
+        """Return what a recorder has added; None: nothing."""
+        found = {f.name: self.added.get(f.name) for f in fields(kind)}
+        return None if all(value is None for value in found.values()) else kind(**found)
 
     def to_json(self) -> str:
         """Return the record as one line of JSON, without the fields that are None.
 
         The score of a task other than a classification goes by its own name, as in "r2_global".
         """
-        kept = {k: v for k, v in vars(self).items() if v is not None}
+        kept = {k: v for k, v in vars(self).items() if v is not None and k != "added"}
+        kept |= self.added
         if self.score_name is not None:
             kept = {_renamed(k, ACCURACY, self.score_name): v for k, v in kept.items()}
         return json.dumps(kept, separators=(",", ":"), allow_nan=False)
@@ -100,33 +121,48 @@ _REQUIRED = {
     for f in fields(RoundRecord)
     if f.default is MISSING and f.default_factory is MISSING and f.name != "loss"
 }
-_NAMES = {f.name for f in fields(RoundRecord)}
-_WHOLE = {f.name for f in fields(RoundRecord) if f.type in (int, int | None)}
-_NUMBERS = _WHOLE | {f.name for f in fields(RoundRecord) if f.type in (float, float | None)}
-_PER_WORKER = {"worker_accuracy", "worker_loss", "worker_energy_j", "worker_epsilon"}
+_NAMES = {f.name for f in fields(RoundRecord)} - {"added"}
 _LARGEST = 2**63
 
 
-def _fits(name: str, value: Any) -> bool:
-    """Return whether the value of a field has its type, and a number is one that arrays hold.
+@lru_cache
+def _types(groups: tuple[type[Group], ...]) -> dict[str, tuple[Any, ...]]:
+    """Return the types that each field of a record and of groups may have."""
+    added = {f.name: (*_options(f.type), NoneType) for kind in groups for f in fields(kind)}
+    return added | {f.name: _options(f.type) for f in fields(RoundRecord) if f.name in _NAMES}
+
+
+def _options(kind: Any) -> tuple[Any, ...]:
+    return get_args(kind) if isinstance(kind, UnionType) else (kind,)
+
+
+def _fits(kind: Any, value: Any) -> bool:
+    """Return whether a value is of a kind, and a number is one that arrays hold.
 
     A finite float is of any size: the loss of models that diverge can be 1e30.
     """
-    if value is None:
-        return name not in _REQUIRED
-    if name in _NUMBERS and type(value) is int:
+    if kind in (int, float) and type(value) is int:
         return -_LARGEST <= value < _LARGEST
-    if name in _NUMBERS:
-        return name not in _WHOLE and type(value) is float
-    if name == "notes":
+    if kind in (int, float, str, NoneType):
+        return type(value) is kind
+    if get_origin(kind) is Mapping:
         return isinstance(value, dict) and all(type(v) in (int, float) for v in value.values())
-    if name in _PER_WORKER:
-        return isinstance(value, list) and all(type(v) in (int, float, NoneType) for v in value)
-    return isinstance(value, str if name in ("no_score", "score_name") else list)
+    if not isinstance(value, list):
+        return False
+    (inside,) = get_args(kind)
+    return float not in _options(inside) or {*map(type, value)} <= {int, float, NoneType}
 
 
-def from_json(line: str) -> RoundRecord:
-    """Return the record of one line of JSON; raise ValueError if the line is not a record."""
+def from_json(line: str, groups: tuple[type[Group], ...] = ()) -> RoundRecord:
+    """Return the record of one line of JSON.
+
+    Args:
+        line: The line.
+        groups: Fields of recorders whose types are known; those of others are taken as they are.
+
+    Raises:
+        ValueError: The line is not a record.
+    """
     raw: Any = parse_json(line)
     if not isinstance(raw, dict):
         raise ValueError("not a round record")
@@ -135,9 +171,11 @@ def from_json(line: str) -> RoundRecord:
         raw = {_renamed(name, score, ACCURACY): value for name, value in raw.items()}
     if missing := _REQUIRED - set(raw):
         raise ValueError(f"not a round record: {', '.join(sorted(missing))} missing")
-    if wrong := [name for name in raw if name in _NAMES and not _fits(name, raw[name])]:
-        raise ValueError(f"not a round record: {wrong[0]} has a value of the wrong kind")
-    return RoundRecord(**{k: v for k, v in raw.items() if k in _NAMES})
+    for name, kinds in _types(groups).items():
+        if name in raw and not any(_fits(kind, raw[name]) for kind in kinds):
+            raise ValueError(f"not a round record: {name} has a value of the wrong kind")
+    known = {name: raw.pop(name) for name in _NAMES & raw.keys()}
+    return RoundRecord(**known, added={k: v for k, v in raw.items() if v is not None})
 
 
 TOO_SLOW = 1.2

@@ -12,16 +12,11 @@ from dystop.dashboard.run_folders.downsample import DownsampledSeries, merged, r
 from dystop.dashboard.run_folders.history import History, worker_ids
 from dystop.dashboard.run_folders.log_reader import LogFollower
 from dystop.dashboard.run_folders.log_reader import read_tail as end_of
-from dystop.record import RoundRecord
 from support.dashboard_fixtures import simple_record
 
 
-def changed(t, **more) -> RoundRecord:
-    return RoundRecord(**{**vars(simple_record(t)), **more})
-
-
 def line(t, **more) -> bytes:
-    return changed(t, **more).to_json().encode() + b"\n"
+    return simple_record(t, **more).to_json().encode() + b"\n"
 
 
 @pytest.fixture
@@ -232,7 +227,7 @@ def test_points_are_kept_until_they_are_put_together(monkeypatch):
 def test_staleness_follows_from_who_was_active():
     history = History()
     for t, active in enumerate([[0], [1, 2], [0, 1], [2]], 1):
-        history.add(changed(t, active_ids=active, link_pairs=[]))
+        history.add(simple_record(t, active_ids=active, link_pairs=[]))
     # eq:staleness by hand, when round 4 opened: 0 and 1 were active in round 3, 2 in round 2
     assert history.staleness(4) == [0, 0, 1, 3]
     assert history.times_active == {0: 2, 1: 2, 2: 2}
@@ -240,8 +235,8 @@ def test_staleness_follows_from_who_was_active():
 
 def test_staleness_is_unknown_where_a_round_is_silent():
     history = History()
-    history.add(changed(1, active_ids=[0]))
-    history.add(changed(2))
+    history.add(simple_record(1, active_ids=[0]))
+    history.add(simple_record(2))
     assert history.staleness(2) is None
     assert History().staleness(2) is None
 

@@ -18,6 +18,7 @@ from dystop.experiments.trace_metrics import errors_of, learning, plan_similarit
 from dystop.record import from_json
 from dystop.report.pages.gap import law_text, overhead_text
 from dystop.world import Overhead, read_trace
+from support.fake_runs import changed
 from support.testbed.trace_recorder import record_experiment, write_trace
 
 WORDS = [
@@ -340,11 +341,11 @@ def test_measures():
 def test_plans_that_differ(recorded):
     rounds = read_trace(recorded).rounds
     records = [from_json(x) for x in (recorded / "records.jsonl").read_text().splitlines()]
-    first = replace(records[0], active_ids=[], link_pairs=[])
+    first = changed(records[0], active_ids=[], link_pairs=[])
     alike = plan_similarity(rounds, [first, *records[1:]], lost=True)
     assert alike.same_active == 7 / 8
     assert alike.active_overlap == 7 / 8
-    assert plan_similarity(rounds, [replace(records[0], active_ids=None)], lost=True) is None
+    assert plan_similarity(rounds, [replace(records[0], added={})], lost=True) is None
 
 
 def test_curves_that_differ(recorded):

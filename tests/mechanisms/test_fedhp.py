@@ -273,7 +273,7 @@ def test_round_time_is_the_slowest_of_training_and_exchange():
     components = components_for(FedHP(kappa=1.0), 6, params=still, stop=Stop(rounds=4))
     records, state = run_to_end(components)
     around = components.world.observe(1, 0.0)
-    pairs = ints(records[1].link_pairs)
+    pairs = ints(records[1].get("link_pairs"))
     wait_s = np.zeros(6)
     np.maximum.at(wait_s, pairs[:, 0], around.link_s[around.reach.find(pairs[:, 0], pairs[:, 1])])
     steps = local_steps(around.step_s, wait_s, 20)

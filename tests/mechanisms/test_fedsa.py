@@ -72,7 +72,7 @@ def test_others_keep_training():
     """Steps 10, 10 and 30: the slow one arrives when it is done and is not waited for before."""
     components = components_for(FedSA(arrivals=2), 3, stop=Stop(rounds=3), steps=ints([10, 10, 30]))
     records, state = run_to_end(components)
-    assert [r.active_ids for r in records[:2]] == [[0, 1], [0, 1]]
+    assert [r.get("active_ids") for r in records[:2]] == [[0, 1], [0, 1]]
     assert records[0].duration_s < 11
     assert state.control.version[2] <= 1
     # (1 + 2) / 3 of the first two and 1/3 of the server's zero

@@ -265,7 +265,7 @@ def test_round_time_is_the_period_and_the_ring():
     around = components.world.observe(1, 0.0)
     period_s = hyperperiod_s(around.step_s, 4.0)
     steps = period_steps(period_s, around.step_s)
-    pairs = ints(records[2].link_pairs)[:4]  # the ring comes first
+    pairs = ints(records[2].get("link_pairs"))[:4]  # the ring comes first
     link_s = np.zeros(6)
     link_s[pairs[:, 0]] = around.link_s[around.reach.find(pairs[:, 0], pairs[:, 1])] * 1.5
     assert records[2].duration_s == pytest.approx((steps * around.step_s + link_s).max())

@@ -18,7 +18,7 @@ SVG = "{http://www.w3.org/2000/svg}"
 def test_every_worker_and_every_link_is_drawn_and_nothing_is_fetched():
     run = fake_run(workers=7, rounds=12)
     root = ElementTree.fromstring(animation(run, rounds=10, length_s=5.0))
-    links = sum(len(r.link_pairs or ()) for r in run.records[:10])
+    links = sum(len(r.get("link_pairs") or ()) for r in run.records[:10])
     assert len(root.findall(f".//{SVG}animateMotion")) == links
     shaded = [
         c
@@ -59,7 +59,7 @@ def test_a_name_cannot_become_markup():
 
 def test_a_run_without_links_is_refused():
     run = fake_run(workers=3, rounds=2)
-    bare = replace(run, records=[replace(r, link_pairs=None) for r in run.records])
+    bare = replace(run, records=[replace(r, added={}) for r in run.records])
     with pytest.raises(RunFolderError, match=r"run it with output\.topology=full"):
         animation(bare)
 

@@ -92,7 +92,7 @@ def test_who_failed_neither_mixes_nor_trains(tmp_path):
     write_trace(tmp_path, lines)
     components.trainer.log.clear()
     (record,), after = run_to_end(replayed(components, tmp_path))
-    assert worker in record.active_ids
+    assert worker in record.get("active_ids")
     assert (worker, 1) not in [entry[:2] for entry in components.trainer.log]
     assert after.control.version[worker] == 0
     assert after.control.staleness[worker] == 1

@@ -30,8 +30,8 @@ def test_records_follow_the_recurrences(mechanism):
         assert record.staleness_histogram == np.bincount(staleness).tolist()
         assert record.queue_mean == pytest.approx(queue.mean())
         active = np.zeros(12, bool)
-        active[list(record.active_ids)] = True
-        assert record.active == active.sum() == len(record.active_ids)
+        active[list(record.get("active_ids"))] = True
+        assert record.active == active.sum() == len(record.get("active_ids"))
         if mechanism.capabilities().queue_bound is not None:
             queue = next_queue(queue, staleness, mechanism.capabilities().queue_bound, everyone)
         staleness = next_staleness(staleness, active)

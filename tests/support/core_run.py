@@ -11,9 +11,9 @@ from typing import Any
 CORE = frozenset(
     {
         "acceleration", "carried", "control", "data", "errors", "foreign_files", "format",
-        "mechanisms", "parallel", "params", "plan", "record", "rng", "sealed", "serialization",
-        "simulator", "sparse", "storage", "strict_json", "training", "types", "units", "user_code",
-        "world",
+        "mechanisms", "parallel", "params", "plan", "record", "recorders", "rng", "sealed",
+        "serialization", "simulator", "sparse", "storage", "strict_json", "training", "types",
+        "units", "user_code", "world",
     }
 )  # fmt: skip
 FAST_BACKENDS = ("dystop.training.backends.cpu", "dystop.training.backends.cuda")
@@ -43,6 +43,8 @@ def records_of(name: str) -> list[dict[str, Any]]:
     from dystop.data.generated.images import SyntheticParams, make_synthetic
     from dystop.data.partition import PartitionParams, label_counts, partition
     from dystop.mechanisms import MECHANISMS
+    from dystop.recorders.failed_trainings import FailedTrainingsRecorder
+    from dystop.recorders.topology import TopologyRecorder
     from dystop.simulator import run_rounds
     from dystop.simulator.params import EngineParams
     from dystop.simulator.round import begin
@@ -80,6 +82,7 @@ def records_of(name: str) -> list[dict[str, Any]]:
         stop=Stop(rounds=ROUNDS),
         evaluate=Evaluate(every_rounds=ROUNDS),
         steps=fleet.epoch_steps,
+        recorders=(TopologyRecorder(), FailedTrainingsRecorder()),
     )
     return [json.loads(record.to_json()) for record, _ in run_rounds(components, begin(components))]
 

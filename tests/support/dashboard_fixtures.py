@@ -13,6 +13,7 @@ from dystop.experiments.config import read_experiment
 from dystop.experiments.folders.run_folder import open_run
 from dystop.experiments.run import run_experiment
 from dystop.record import RoundRecord
+from support.fake_runs import changed
 
 SMALL = [
     "data.name=synthetic", "model.name=softmax", "fleet.workers=6", "stop.rounds=5",
@@ -44,7 +45,7 @@ def simple_record(t: int, **changes: object) -> RoundRecord:
         "staleness_histogram": [1, 2], "queue_mean": 0.0, "loss": 1.0 / t,
         "compute_s": 1.0, "transfer_s": 0.5, "wait_others_s": 0.0,
     }  # fmt: skip
-    return RoundRecord(round=t, clock_s=1.5 * t, duration_s=1.5, **{**values, **changes})
+    return changed(RoundRecord(round=t, clock_s=1.5 * t, duration_s=1.5, **values), **changes)
 
 
 @contextmanager

@@ -72,7 +72,7 @@ def fake_records(fleet: dict[str, Any], rounds: int, seed: int, **how: float) ->
                 accuracy=float(np.clip(score, 0, 1)) if tested else None,
                 accuracy_std=0.02 + 0.06 * float(np.exp(-epochs / 5)) if tested else None,
                 accuracy_global=float(np.clip(score + 0.02, 0, 1)) if tested else None,
-                active_ids=active.tolist(), link_pairs=links,
+                added={"active_ids": active.tolist(), "link_pairs": links},
             )
         )  # fmt: skip
         stale = np.where(np.isin(np.arange(n), active), 0, stale + 1)
@@ -120,7 +120,14 @@ def plain_record(t: int, clock_s: float, **more: Any) -> RoundRecord:
         t, clock_s, 10.0, 4, 2, 3, 0, 300, 300 * t, 600 * t, 100 * t, 0.5 * t, 8.0, 1.0, 2,
         [1, 2, 1], 0.0, 1.0, 24.0, 8.0, 4.0,
     )  # fmt: skip
-    return replace(base, **more)
+    return changed(base, **more)
+
+
+def changed(record: RoundRecord, **leaves: Any) -> RoundRecord:
+    """Return a record with other values in some fields, also in those of recorders."""
+    whole = {name: leaves.pop(name) for name in leaves.keys() & vars(record).keys()}
+    added = {name: value for name, value in {**record.added, **leaves}.items() if value is not None}
+    return replace(record, **whole, added=added)
 
 
 def outcome(key: str, *seeds: list[float]) -> ArmRuns:

@@ -8,6 +8,7 @@ import numpy as np
 from dystop.control.compression import Compression
 from dystop.control.stopping import Evaluate, Stop
 from dystop.mechanisms import MECHANISMS
+from dystop.recorders.topology import TopologyRecorder
 from dystop.testbed.audit.check import Finding, check_facts
 from dystop.testbed.audit.facts import RunFacts, facts_of
 from dystop.testbed.coordinator.machine import CoordinatorMachine
@@ -95,6 +96,7 @@ class Case:
             params=TestbedParams(observer=False, timeouts=self.timeouts, links="free"),
             stop=Stop(rounds=self.rounds),
             evaluate=Evaluate(every_rounds=1000),
+            recorders=(TopologyRecorder(),),
         )
 
     def worker_setup(self, process: Process) -> WorkerSetup:

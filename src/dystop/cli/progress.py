@@ -50,7 +50,7 @@ class Started(Protocol):
 
 def not_finite_line(record: RoundRecord) -> str:
     """Return what to say about the first training losses that are not finite."""
-    workers = list(record.not_finite or ())
+    workers = list(record.get("not_finite") or ())
     others = f" and {len(workers) - 1} more" if len(workers) > 1 else ""
     return (
         f"round {record.round}: the training loss of worker {workers[0]}{others} is not finite. "
@@ -104,7 +104,7 @@ class Watcher:
         if self.last is not None and record.round < self.last.round:
             return
         self.last = record
-        if record.not_finite and not self._has_complained:
+        if record.get("not_finite") and not self._has_complained:
             self._has_complained = True
             complain(not_finite_line(record), colour="yellow")
         self._name_slow_machine(record)

@@ -21,6 +21,7 @@ from dystop.conformance.checks import CheckContext, ConformanceError
 from dystop.conformance.views import same
 from dystop.control.stopping import Evaluate, Stop
 from dystop.record import RoundRecord
+from dystop.recorders.topology import TopologyRecorder
 from dystop.rng import stream
 from dystop.simulator.checkpoint import load_newest, save
 from dystop.simulator.params import EngineParams
@@ -196,6 +197,7 @@ def components_for(
         stop=Stop(rounds=rounds),
         evaluate=Evaluate(every_rounds=rounds),
         steps=fleet.epoch_steps,
+        recorders=(TopologyRecorder(),),
     )
 
 

@@ -222,26 +222,6 @@ def _mean_loss(outcome: Outcome) -> float | None:
     return float(known.mean()) if len(known) else None
 
 
-def with_not_finite(
-    record: RoundRecord, fleet: Fleet, outcome: Outcome, steps: Ints
-) -> RoundRecord:
-    """Return the record with the workers that trained, but whose training loss is not finite.
-
-    Args:
-        record: The record of the round.
-        fleet: Who has data.
-        outcome: Of the round, in which models were trained.
-        steps: Mini-batches of each active worker, [A].
-    """
-    if len(outcome.loss) == 1 and math.isfinite(outcome.loss[0]):
-        return record
-    has_trained = (steps > 0) & (fleet.data_size[outcome.active] > 0)
-    if len(outcome.failed):
-        has_trained &= ~outcome.failed
-    bad = outcome.active[has_trained & ~np.isfinite(outcome.loss)]
-    return replace(record, not_finite=bad.tolist()) if len(bad) else record
-
-
 def with_score(record: RoundRecord, score: Score) -> RoundRecord:
     """Return the record with the results of an evaluation."""
     return replace(
@@ -262,12 +242,3 @@ def with_score(record: RoundRecord, score: Score) -> RoundRecord:
 def _finite(value: float) -> float | None:
     """Return the number, or None where it is not finite: records are JSON."""
     return value if math.isfinite(value) else None
-
-
-def with_topology(record: RoundRecord, plan: Plan, lost: Bools) -> RoundRecord:
-    """Return the record with its active workers and used links; large fleets leave them out."""
-    dst, src = plan.links.dst, plan.links.src
-    if anywhere(lost):
-        dst, src = dst[~lost], src[~lost]
-    pairs = [list(pair) for pair in zip(dst.tolist(), src.tolist(), strict=True)]
-    return updated(record, active_ids=plan.active.tolist(), link_pairs=pairs)

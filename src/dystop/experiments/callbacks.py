@@ -7,7 +7,7 @@ and the models where they were tested. They change no record.
 import sys
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from html import escape
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
@@ -19,6 +19,7 @@ from dystop.control.stopping import NO_LIMIT, Stop
 from dystop.errors import ConfigError, nearest
 from dystop.experiments.progress_text import status_line
 from dystop.record import RoundRecord
+from dystop.recorders import number_fields
 
 if TYPE_CHECKING:
     from dystop.data.dataset import Dataset
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
     from dystop.training.saved import LoadedModel
     from dystop.training.tasks.task import Task
 
-_MEASURES = [f.name for f in fields(RoundRecord) if f.type in (int, float, float | None)]
+_MEASURES = list(number_fields())
 _LESS_IS_BETTER = ("loss", "test_loss", "test_loss_global")
 _SHOW_EVERY_S = 0.1
 
@@ -126,7 +127,7 @@ class EarlyStopping(Callback):
     def on_evaluation(self, evaluation: Evaluation) -> None:
         """Compare with the best test so far."""
         record = evaluation.record
-        found = getattr(record, self.measure)
+        found = record.get(self.measure)
         value = float("nan") if found is None else float(found)
         gain = self.best - value if self.less_is_better else value - self.best
         if gain > self.min_change or (np.isnan(self.best) and not np.isnan(value)):

@@ -19,7 +19,6 @@ from dystop.types import Fleet, Mechanism
 from dystop.world import Trace, TraceWorld, World, read_trace
 
 _LONGEST_S = 1e9  # some thirty years
-_FULL_TOPOLOGY_LIMIT = 1000  # workers; beyond it records hold counts only
 
 
 def fleet_of(experiment: Experiment, label_counts: Ints, model_bytes: int) -> Fleet:
@@ -67,12 +66,6 @@ def steps_of(experiment: Experiment, fleet: Fleet) -> Ints:
     training = experiment.training
     per_epoch = fleet.epoch_steps * training.epochs
     return np.full_like(per_epoch, training.local_steps) if training.local_steps else per_epoch
-
-
-def keeps_topology(experiment: Experiment) -> bool:
-    """Return whether records hold every link instead of counts only."""
-    topology, small = experiment.output.topology, experiment.fleet.workers <= _FULL_TOPOLOGY_LIMIT
-    return topology == "full" or (topology == "auto" and small)
 
 
 def make_world(experiment: Experiment, fleet: Fleet) -> World:

@@ -39,6 +39,7 @@ from dystop.experiments.trace_metrics import (
     plan_similarity,
 )
 from dystop.record import RoundRecord
+from dystop.recorders.topology import TopologyRecorder
 from dystop.simulator import no_round, run_rounds
 from dystop.simulator.round import begin
 from dystop.world import Overhead, Trace, World, read_trace
@@ -221,7 +222,9 @@ class _Comparison:
     def _play(self, built: Built, what: str) -> list[RoundRecord]:
         rounds, records = len(self.real), []
         stop = Stop(rounds=rounds, diverged=0.0)
-        components = replace(built.components, stop=stop, topology=True)  # plans are compared
+        others = (r for r in built.components.recorders if not isinstance(r, TopologyRecorder))
+        recorders = (TopologyRecorder(), *others)  # plans are compared
+        components = replace(built.components, stop=stop, recorders=recorders)
         for record, _ in run_rounds(components, begin(components), no_round):
             records.append(record)
             self.on_round(what, record.round, rounds)

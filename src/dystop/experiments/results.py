@@ -1,7 +1,7 @@
 """Finished runs as Python values: records, arrays and data frames."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -19,14 +19,10 @@ from dystop.experiments.common_time import (
 )
 from dystop.experiments.folders.run_folder import open_run
 from dystop.record import ACCURACY, RoundRecord
+from dystop.recorders import number_fields
 from dystop.units import data, number, seconds
 
-_NO_NUMBERS = {
-    "staleness_histogram", "active_ids", "link_pairs", "positions", "notes", "no_score",
-    "worker_accuracy", "worker_loss", "worker_energy_j", "worker_epsilon", "score_name",
-    "not_finite",
-}  # fmt: skip
-_COLUMNS = [f.name for f in fields(RoundRecord) if f.name not in _NO_NUMBERS]
+_COLUMNS = list(number_fields())
 
 
 @dataclass(frozen=True, repr=False)
@@ -96,7 +92,7 @@ class Run:
         Notes of the mechanism are called `notes.KEY`. Fields that hold no numbers, such as
         `link_pairs`, are left out; read them from `records`.
         """
-        columns = {name: _column([getattr(r, name) for r in self.records]) for name in _COLUMNS}
+        columns = {name: _column([r.get(name) for r in self.records]) for name in _COLUMNS}
         keys = dict.fromkeys(key for r in self.records for key in r.notes)
         notes = {f"notes.{key}": _column([r.notes.get(key) for r in self.records]) for key in keys}
         return columns | notes
@@ -239,7 +235,7 @@ def _missing(rounds: int) -> NDArray[np.float64]:
 
 def _last(run: Run, field: str) -> float:
     """Return a total after the last round; 0 if there was no round."""
-    return float(getattr(run.records[-1], field)) if run.records else 0.0
+    return float(run.records[-1].get(field)) if run.records else 0.0
 
 
 def _mean_at(runs: Sequence[Run], clock_s: float) -> float:

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from dystop.record import RoundRecord
+from dystop.recorders.topology import Topology
 from dystop.sparse import Floats
 from dystop.world.trace import TracedRound
 
@@ -82,14 +83,14 @@ def plan_similarity(
         records: Rounds of a simulation.
         lost: Whether to leave out the lost links of the trace; records hold no lost links.
     """
-    if not records or any(r.active_ids is None or r.link_pairs is None for r in records):
+    if not records or any(r.group(Topology) is None for r in records):
         return None
     active = [
-        (frozenset(t.active.tolist()), frozenset(r.active_ids or ()))
+        (frozenset(t.active.tolist()), frozenset(r.get("active_ids") or ()))
         for t, r in zip(real, records, strict=False)
     ]
     links = [
-        (links_of(t, lost), frozenset(map(tuple, r.link_pairs or ())))
+        (links_of(t, lost), frozenset(map(tuple, r.get("link_pairs") or ())))
         for t, r in zip(real, records, strict=False)
     ]
     return PlanSimilarity(

@@ -22,6 +22,7 @@ from dystop.control.compression import PublicVersions
 from dystop.errors import RunFolderError
 from dystop.foreign_files import folder_within, open_regular, opened_path
 from dystop.format import FORMAT, other_format
+from dystop.recorders.recorder import Memories
 from dystop.sealed import FIELD, UNSEALED, check_seal, read_header, seal
 from dystop.serialization import UNREADABLE, Kinds, pack, unpack
 from dystop.simulator.model_stack import Models, Trainings
@@ -47,6 +48,7 @@ class StoredState:
     snapshots_made: int
     versions: PublicVersions | None = None
     local_steps: Ints | None = None
+    memories: Memories = ()
 
 
 def _to_stored(state: State) -> StoredState:
@@ -61,6 +63,7 @@ def _to_stored(state: State) -> StoredState:
         snapshots_made=state.snapshots_made,
         versions=state.versions,
         local_steps=state.local_steps,
+        memories=state.memories,
     )
 
 
@@ -73,6 +76,7 @@ def _from_stored(stored: StoredState) -> State:
         snapshots_made=stored.snapshots_made,
         versions=stored.versions,
         local_steps=stored.local_steps,
+        memories=stored.memories,
     )
 
 

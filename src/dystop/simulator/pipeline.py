@@ -14,6 +14,7 @@ from dataclasses import replace
 
 from dystop.control.stopping import ends_early
 from dystop.record import RoundRecord
+from dystop.recorders.recorder import Memories
 from dystop.simulator.mixing.deferred import MAX_MAIL_BYTES, MAX_STAGES
 from dystop.simulator.model_stack import Models
 from dystop.simulator.round import StartedRound, finish_round, start_round
@@ -55,7 +56,7 @@ def simulate_ahead(
             models of the yielded state may already be those of a later round.
         statistics: Where the waves are counted.
     """
-    plain = state.models
+    plain, memories = state.models, state.memories
     queue = queue_of(plain, components.trainer, statistics)
     state = replace(state, models=replace(plain, trainings=queue))
     running: deque[tuple[StartedRound, int]] = deque()  # and the number of the wave that trains it
@@ -68,7 +69,8 @@ def simulate_ahead(
         else:
             waits = _unfinished(components, running, queue)
         while len(running) > waits:
-            record, after = _finish(components, running, plain)
+            record, after = _finish(components, running, plain, memories)
+            memories = after.memories
             yield record, after
             if ends_early(components.stop, record):
                 queue.run("the run ends")
@@ -76,7 +78,8 @@ def simulate_ahead(
             state = replace(state, control=after.control) if not running else state
     queue.run("the run ends")
     while running:
-        record, after = _finish(components, running, plain)
+        record, after = _finish(components, running, plain, memories)
+        memories = after.memories
         yield record, after
         if ends_early(components.stop, record):
             return
@@ -104,8 +107,12 @@ def _unfinished(
 
 
 def _finish(
-    components: Components, running: deque[tuple[StartedRound, int]], models: Models
+    components: Components,
+    running: deque[tuple[StartedRound, int]],
+    models: Models,
+    memories: Memories,
 ) -> tuple[RoundRecord, State]:
-    """Finish the oldest round; its state gets `models`, which have no queue."""
+    """Finish the oldest round; its state gets `models`, which have no queue, and `memories`."""
     started, _ = running.popleft()
-    return finish_round(components, replace(started, state=replace(started.state, models=models)))
+    state = replace(started.state, models=models, memories=memories)
+    return finish_round(components, replace(started, state=state))

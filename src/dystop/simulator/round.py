@@ -17,12 +17,17 @@ from dystop.control.round import (
     decide,
     initial_state,
     record_of,
-    with_not_finite,
-    with_topology,
 )
 from dystop.control.stopping import ends_early, is_over
 from dystop.plan import Plan
 from dystop.record import RoundRecord
+from dystop.recorders.recorder import (
+    FinishedRound,
+    Memories,
+    add_groups,
+    count_trainings,
+    first_memories,
+)
 from dystop.simulator.compressed_links import realise, with_copies
 from dystop.simulator.evaluation import (
     is_last,
@@ -35,7 +40,7 @@ from dystop.simulator.mixing.robust import with_memory
 from dystop.simulator.model_stack import PendingScore, first_models, index
 from dystop.simulator.state import Components, State
 from dystop.simulator.transfers import PendingOutcome, execute
-from dystop.sparse import Bools, Ints
+from dystop.sparse import Ints
 from dystop.types import ControlState, Observation, Outcome, View, updated
 from dystop.world import Progress, RealisedPlan, WorldState
 from dystop.world.energy import simulated_energy, with_energy
@@ -94,14 +99,37 @@ def finish_round(components: Components, started: StartedRound) -> tuple[RoundRe
     view, plan, outcome = started.view, started.plan, started.outcome.result()
     state = updated(started.state, control=updated(started.state.control, last=outcome))
     record = record_of(started.decided, state.control, view, plan, outcome)
-    record = with_map(components, record, plan, outcome.lost, started.world_state)
-    record = with_failed_trainings(components, record, plan, outcome)
-    spent = simulated_energy(components.power, view, plan, started.realised)
-    record = with_energy(record, components.power, spent)
     score = started.score
     if score is None and is_last(components, record):
         score = request_score(components, state)
+    record, memories = _recorded(components, started, record, outcome, score is not None)
+    spent = simulated_energy(components.power, view, plan, started.realised)
+    record = with_energy(record, components.power, spent)
+    state = updated(state, memories=memories)
     return (scored(components, record, score(), state) if score else record), state
+
+
+def _recorded(
+    components: Components,
+    started: StartedRound,
+    record: RoundRecord,
+    outcome: Outcome,
+    tested: bool,
+) -> tuple[RoundRecord, Memories]:
+    """Return the record with what recorders add to it, and what they remember."""
+    plan, realised, recorders = started.plan, started.realised, components.recorders
+    memories, new = started.state.memories, realised.plan.active
+    memories = count_trainings(recorders, memories, new, realised.steps)
+    done = FinishedRound(
+        view=started.view,
+        plan=plan,
+        outcome=outcome,
+        steps=components.steps_of(plan),
+        spent=realised.spent,
+        position=started.world_state.position,
+        tested=tested,
+    )
+    return add_groups(recorders, memories, record, done)
 
 
 def _is_over(components: Components, state: State) -> bool:
@@ -124,8 +152,10 @@ def begin(components: Components) -> State:
     models = with_copies(models, components.compression, components.capabilities)
     control = initial_state(fleet, components.mechanism)
     training_s = np.zeros(fleet.nodes)
+    memories = first_memories(components.recorders, fleet.workers)
     if components.capabilities.warm_start:
         everyone = np.arange(fleet.workers)
+        memories = count_trainings(components.recorders, memories, everyone, components.steps)
         at = index(everyone, models.latest)
         trained = trainer.train(
             models.latest[at], models.counters[at], everyone, control.version, components.steps
@@ -140,6 +170,7 @@ def begin(components: Components) -> State:
         next_evaluation_s=components.evaluate.every_s,
         snapshots_made=0,
         local_steps=_first_steps(components),
+        memories=memories,
     )
 
 
@@ -173,23 +204,3 @@ def observe(world_state: WorldState, progress: Progress) -> Observation:
         budget_of=world_state.budget_of,
         mailbox=progress.in_flight.mailbox(),
     )
-
-
-def with_failed_trainings(
-    components: Components, record: RoundRecord, plan: Plan, outcome: Outcome
-) -> RoundRecord:
-    """Return the record with the workers whose training loss is not finite."""
-    if not components.engine.train:
-        return record
-    return with_not_finite(record, components.fleet, outcome, components.steps_of(plan))
-
-
-def with_map(
-    components: Components, record: RoundRecord, plan: Plan, lost: Bools, world_state: WorldState
-) -> RoundRecord:
-    """Return the record with links and positions, where they are kept."""
-    if components.topology:
-        record = with_topology(record, plan, lost)
-    if components.moving:
-        record = replace(record, positions=np.round(world_state.position, 2).tolist())
-    return record

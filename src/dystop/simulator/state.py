@@ -7,6 +7,7 @@ from dystop.control.compression import Compression, PublicVersions
 from dystop.control.robust_aggregation import Aggregation
 from dystop.control.stopping import Evaluate, Stop
 from dystop.plan import Plan
+from dystop.recorders.recorder import Memories, Recorders
 from dystop.simulator.attack import Attackers
 from dystop.simulator.model_stack import Models
 from dystop.simulator.params import EngineParams
@@ -30,13 +31,12 @@ class Components:
     stop: Stop
     evaluate: Evaluate
     steps: Ints  # mini-batches of one local training, [N]
-    topology: bool = True  # write active workers and links into the records
-    moving: bool = False  # write positions into the records
     aggregation: Aggregation = field(default_factory=Aggregation)
     attackers: Attackers | None = None
     power: Power | None = None  # of the workers; None: energy is not counted
     compression: Compression | None = None  # None: links carry whole models
     accountant: Accountant | None = None  # of differential privacy; None: training is not private
+    recorders: Recorders = ()
 
     @cached_property
     def capabilities(self) -> Capabilities:
@@ -64,6 +64,7 @@ class State:
     snapshots_made: int  # numbers the snapshots of pushed models
     versions: PublicVersions | None = None  # of public copies, where differences are sent
     local_steps: Ints | None = None  # mini-batches of each worker, where they cost privacy, [N]
+    memories: Memories = ()  # of the recorders
 
     @property
     def done(self) -> Bools:

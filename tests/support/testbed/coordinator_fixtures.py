@@ -12,6 +12,7 @@ from dystop.control.stopping import Stop as StopRule
 from dystop.errors import StorageError
 from dystop.format import FORMAT
 from dystop.mechanisms import MECHANISMS
+from dystop.recorders.topology import TopologyRecorder
 from dystop.testbed.coordinator.machine import CoordinatorMachine
 from dystop.testbed.coordinator.members import Enrolled
 from dystop.testbed.coordinator.setup import CoordinatorSetup, member_name
@@ -75,6 +76,7 @@ def setup_for(mechanism: Any, n: int = 5, rounds: int = 8, **changes: Any) -> Co
         params=QUICK,
         stop=StopRule(rounds=rounds),
         evaluate=EvaluateRule(every_rounds=4),
+        recorders=(TopologyRecorder(),),
     )
     return replace(setup, **changes)
 

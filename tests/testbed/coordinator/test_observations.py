@@ -260,7 +260,7 @@ def test_false_claims_about_speed_give_no_advantage_b5():
     harness.run(600)
     assert len(harness.records) == 60
     late = [r for r in harness.records if r.round > 20]
-    count = {k: sum(k in r.active_ids for r in late) for k in range(6)}
+    count = {k: sum(k in r.get("active_ids") for r in late) for k in range(6)}
     honest = np.mean([count[k] for k in range(6) if k != 2])
     assert count[2] <= 1.5 * honest
 

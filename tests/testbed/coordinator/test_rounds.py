@@ -52,7 +52,7 @@ def test_control_state_follows_the_papers_equations():
         assert isinstance(control, ControlState)
         q = np.maximum(q + tau - bound, 0.0)
         tau = tau + 1
-        tau[record.active_ids] = 0
+        tau[record.get("active_ids")] = 0
         assert control.staleness.tolist() == tau.tolist()
         assert control.queue.tolist() == q.tolist()
 

@@ -6,7 +6,8 @@ from collections import Counter
 from dystop.dashboard.run_folders.downsample import DownsampledSeries, round_point
 from dystop.dashboard.run_folders.files import as_count, as_number
 from dystop.experiments.folders.late_scores import LateScores, with_late_score
-from dystop.record import RoundRecord, from_json
+from dystop.record import RoundRecord
+from dystop.recorders import read_record
 
 ROUNDS = ("round", "clock_s", "wire_bytes", "loss", "staleness_mean", "staleness_max")
 EVALUATIONS = (
@@ -39,7 +40,7 @@ class History:
     def read(self, line: bytes) -> None:
         """Add one line of the log; a line that is no record is counted, not raised."""
         try:
-            record = from_json(line.decode())
+            record = read_record(line.decode())
         except (ValueError, TypeError, RecursionError):
             self.damaged += 1
             return
@@ -51,7 +52,7 @@ class History:
     def add(self, record: RoundRecord) -> None:
         """Add one round."""
         self.last = record
-        self.positions = record.positions or self.positions
+        self.positions = record.get("positions") or self.positions
         self._add_round(record)
         if as_number(record.accuracy) is not None:
             self._add_evaluation(record)
@@ -85,10 +86,10 @@ class History:
         self.evaluations.add(round_point(at, tuple(map(as_number, scores))))
 
     def _count_active(self, record: RoundRecord) -> None:
-        if record.active_ids is None:
+        if record.get("active_ids") is None:
             self.rounds_without_ids += 1
             return
-        active = worker_ids(record.active_ids)
+        active = worker_ids(record.get("active_ids"))
         self._before = {i: self.last_active.get(i, 0) for i in active}
         self.last_active.update(dict.fromkeys(active, record.round))
         self.times_active.update(active)

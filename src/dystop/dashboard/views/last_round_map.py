@@ -54,7 +54,7 @@ def _dot(at: list[object], workers: Workers, worker: int) -> list[Any] | None:
 
 def _links(at: list[object], workers: Workers) -> tuple[list[list[float]], int | None]:
     """Return links as x, y of sender and receiver, and the number of recorded links."""
-    raw = workers.history.last.link_pairs if workers.history.last else None
+    raw = workers.history.last.get("link_pairs") if workers.history.last else None
     if not isinstance(raw, list):
         return [], None
     step = max(1, -(-len(raw) // MAX_LINKS))

@@ -98,7 +98,9 @@ def run_view(
 def _rounds_to_replay(run: RunFiles, follower: LogFollower) -> int | None:
     """Return the last round if the map can show every round of a run that has ended."""
     last = follower.history.last
-    if run.status == "running" or last is None or last.link_pairs is None or follower.is_behind:
+    if run.status == "running" or last is None or follower.is_behind:
+        return None
+    if last.get("link_pairs") is None:
         return None
     return last.round if follower.size <= MAX_REPLAY_BYTES else None
 

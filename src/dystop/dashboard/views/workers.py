@@ -55,7 +55,7 @@ def workers_state(run: RunFiles, history: History) -> Workers:
     count = worker_count(run, history)
     staleness, note = worker_staleness(count, history)
     sizes = (run.fleet or {}).get("data_size")
-    active = history.last.active_ids if history.last else None
+    active = history.last.get("active_ids") if history.last else None
     return Workers(
         count=count,
         names=_names(run),

@@ -14,7 +14,9 @@ from dystop.data import Dataset, Labels
 from dystop.data.npz import IF_TABLE
 from dystop.experiments.building.samples import attackers_of
 from dystop.experiments.config import Experiment
-from dystop.experiments.fleet import keeps_topology, make_stop, mechanism_of, steps_of
+from dystop.experiments.fleet import make_stop, mechanism_of, steps_of
+from dystop.recorders import recorders_of
+from dystop.recorders.recorder import Setting
 from dystop.simulator.attack import Attackers
 from dystop.simulator.round import observe
 from dystop.simulator.state import Components
@@ -37,7 +39,6 @@ def make_components(
     compression: Compression | None,
 ) -> Components:
     """Return the parts of a simulation."""
-    topology = keeps_topology(experiment)
     return Components(
         fleet=fleet,
         mechanism=mechanism_of(experiment),
@@ -47,8 +48,7 @@ def make_components(
         stop=make_stop(experiment.stop, world),
         evaluate=experiment.evaluate,
         steps=steps_of(experiment, fleet),
-        topology=topology,
-        moving=topology and experiment.world.mobility.enabled,
+        recorders=recorders_of(Setting(experiment, fleet, testbed=False)),
         aggregation=experiment.aggregation,
         attackers=_attackers(experiment, trainer),
         power=power_of(

@@ -7,11 +7,12 @@ tests     one row per evaluation
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
 from dystop.control.fairness import fairness_of
 from dystop.record import ACCURACY, SCORE, RoundRecord
+from dystop.recorders import number_fields
 
 Row = dict[str, Any]
 Kind = type[int] | type[float] | type[bool] | type[str]
@@ -25,13 +26,7 @@ NOTE = "notes."
 """Numbers of the mechanism are columns of `rounds` whose names begin with this."""
 
 
-def _numbers() -> dict[str, Kind]:
-    """Return the fields of a record that hold one number, with their kinds."""
-    kinds: dict[Any, Kind] = {int: int, float: float, int | None: int, float | None: float}
-    return {f.name: kinds[f.type] for f in fields(RoundRecord) if f.type in kinds}
-
-
-_NUMBERS = _numbers()
+_NUMBERS = number_fields()
 _AT: dict[str, Kind] = {"round": int, "clock_s": float}
 
 COLUMNS: Mapping[TableName, Mapping[str, Kind]] = {
@@ -91,25 +86,25 @@ class RoundRows:
 
 def _round_row(record: RoundRecord) -> Row:
     notes = {f"{NOTE}{key}": float(value) for key, value in record.notes.items()}
-    return {name: getattr(record, name) for name in COLUMNS["rounds"]} | notes
+    return {name: record.get(name) for name in COLUMNS["rounds"]} | notes
 
 
 def _worker_rows(record: RoundRecord) -> Iterator[Row]:
     """Yield what is known of single workers: activity, results, energy, privacy, position."""
-    active, bad = set(record.active_ids or ()), set(record.not_finite or ())
+    active, bad = set(record.get("active_ids") or ()), set(record.get("not_finite") or ())
     columns = {
         "accuracy": record.worker_accuracy or (),
         "loss": record.worker_loss or (),
         "energy_j": record.worker_energy_j or (),
         "epsilon": record.worker_epsilon or (),
-        "x_m": [place[0] for place in record.positions or ()],
-        "y_m": [place[1] for place in record.positions or ()],
+        "x_m": [place[0] for place in record.get("positions") or ()],
+        "y_m": [place[1] for place in record.get("positions") or ()],
     }
     named = active | bad
     for worker in sorted(named.union(range(max(map(len, columns.values()))))):
         values = {name: _entry(column, worker) for name, column in columns.items()}
         if worker in named or any(value is not None for value in values.values()):
-            is_active = None if record.active_ids is None else worker in active
+            is_active = None if record.get("active_ids") is None else worker in active
             yield {"worker": worker, "active": is_active, "not_finite": worker in bad, **values}
 
 
@@ -120,7 +115,7 @@ def _entry(column: Sequence[Any], worker: int) -> Any:
 def _link_rows(record: RoundRecord, traced: TracedLinks | None) -> Iterator[Row]:
     """Yield the transfers of a round: as a trace measured them, or those that arrived."""
     if traced is None:
-        for dst, src in record.link_pairs or ():
+        for dst, src in record.get("link_pairs") or ():
             yield {"dst": dst, "src": src, "lost": False}
         return
     for values in zip(*(traced[name] for name in LINK_COLUMNS), strict=True):
@@ -133,7 +128,7 @@ def _test_rows(record: RoundRecord, energy_j_total: float | None) -> Iterator[Ro
         return
     fairness = fairness_of(record.worker_accuracy)
     yield {
-        **{name: getattr(record, name) for name in COLUMNS["tests"] if hasattr(record, name)},
+        **{name: record.get(name) for name in COLUMNS["tests"]},
         "score_name": record.score_name or ACCURACY,
         "energy_j_total": energy_j_total,
         "accuracy_worst": fairness.worst_decile if fairness else None,

@@ -9,7 +9,8 @@ from dystop.errors import RunFolderError, shell_command
 from dystop.experiments.folders.folder_kinds import writing
 from dystop.experiments.folders.late_scores import LATE_SCORES, parse_late_score, with_late_score
 from dystop.foreign_files import LOG_BYTES, open_regular, read_bounded, refuse_links
-from dystop.record import RoundRecord, from_json
+from dystop.record import RoundRecord
+from dystop.recorders import read_record
 from dystop.storage import (
     AppendLog,
     FileLock,
@@ -80,7 +81,7 @@ def read_lines(folder: Path) -> tuple[list[RoundRecord], list[int]]:
 
 def _record(path: Path, number: int, line: bytes) -> RoundRecord:
     try:
-        return from_json(line.decode())
+        return read_record(line.decode())
     except (ValueError, TypeError):
         raise RunFolderError(
             f"{path}: line {number} is damaged; the run cannot be read past it. "
@@ -161,7 +162,7 @@ class RecordTail:
         new = dict(map(parse_late_score, self._scores.read()))
         self._late |= new
         lines = self._records.read()
-        records = [with_late_score(from_json(line.decode()), self._late) for line in lines]
+        records = [with_late_score(read_record(line.decode()), self._late) for line in lines]
         late = [with_late_score(self._unscored.pop(k), new) for k in new if k in self._unscored]
         self._unscored |= {r.round: r for r in records if r.no_score is not None}
         return [*records, *late]

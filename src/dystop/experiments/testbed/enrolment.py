@@ -22,11 +22,13 @@ from dystop.experiments.config import Experiment, read_experiment, to_tree
 from dystop.experiments.config.readings import set_by
 from dystop.experiments.config.tables import without
 from dystop.experiments.config.write import dumps
-from dystop.experiments.fleet import fleet_of, keeps_topology, mechanism_of, steps_of
+from dystop.experiments.fleet import fleet_of, mechanism_of, steps_of
 from dystop.experiments.folders.run_folder import CONFIG, RunData, check_config
 from dystop.foreign_files import JSON_BYTES, read_bounded
 from dystop.format import FORMAT, other_format
 from dystop.record import ACCURACY
+from dystop.recorders import recorders_of
+from dystop.recorders.recorder import Setting
 from dystop.sparse import Floats, Ints
 from dystop.storage import PRIVATE, try_read_json, write_atomic
 from dystop.strict_json import parse_json
@@ -332,7 +334,6 @@ def coordinator_setup(experiment: Experiment, enrolment: Enrolment, run: str) ->
     check_testbed(experiment)
     fleet = enrolment.fleet(experiment)
     world = world_of(experiment, fleet)
-    topology = keeps_topology(experiment)
     return CoordinatorSetup(
         run=run,
         fleet=fleet,
@@ -344,8 +345,7 @@ def coordinator_setup(experiment: Experiment, enrolment: Enrolment, run: str) ->
         params=experiment.testbed,
         stop=replace(experiment.stop, diverged=0.0),  # one hostile model must not end the run
         evaluate=experiment.evaluate,
-        topology=topology,
-        moving=topology and experiment.world.mobility.enabled,
+        recorders=recorders_of(Setting(experiment, fleet, testbed=True)),
         score_name=enrolment.score,
         least_loss=enrolment.least_loss,
         power=power_of(experiment.energy, fleet.workers, _has_jetsons(experiment)),

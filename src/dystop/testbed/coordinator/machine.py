@@ -111,6 +111,8 @@ class CoordinatorMachine:
             self._joining.expected += was_present and worker.name != OBSERVER
         if restored.state is not None:
             state.restore(restored.state)
+        if restored.memories is not None:
+            state.memories = read_blob(restored.memories)
         if restored.local_steps is not None:
             state.local_steps = read_blob(restored.local_steps)
         state.incidents.restore(restored.incidents)

@@ -11,7 +11,9 @@ from typing import Any, Literal
 
 from dystop.control.round import with_score
 from dystop.control.stopping import ends_run, median_loss, stop_reason
-from dystop.record import RoundRecord, from_json
+from dystop.record import RoundRecord
+from dystop.recorders import read_record
+from dystop.recorders.recorder import add_groups
 from dystop.testbed.coordinator.evaluations import ANSWER, Evaluations
 from dystop.testbed.coordinator.rounds import ClosedRound
 from dystop.testbed.coordinator.state import CoordinatorState
@@ -63,8 +65,11 @@ class Records:
 
     def add(self, closed: ClosedRound) -> None:
         """Hold the record of a closed round; request an evaluation if one is due."""
-        state, evaluations, record = self.state, self.evaluations, closed.record
-        is_due, observer, until_s = evaluations.take_due(record), evaluations.observer, -math.inf
+        state, evaluations, recorders = self.state, self.evaluations, self.state.setup.recorders
+        is_due, observer = evaluations.take_due(closed.record), evaluations.observer
+        done, until_s = replace(closed.done, tested=is_due), -math.inf
+        record, memories = add_groups(recorders, state.memories, closed.record, done)
+        state.remember(memories)
         if is_due:
             record = state.with_epsilon(record)
         is_due &= state.params.observer
@@ -113,7 +118,7 @@ class Records:
             line = replace(self._left.pop(round_), score=text_of(message), published=1)
             self._published[round_] = line
             self.state.write(KeptLine(f"late:{round_}", b""))
-            self._late[round_] = self._scored(from_json(line.record), line.score)
+            self._late[round_] = self._scored(read_record(line.record), line.score)
 
     def _give_up(self, round_: int, reason: NoScore) -> None:
         """Let a record leave without a score."""
@@ -195,9 +200,9 @@ class Records:
             if line.score is None:
                 self._left[line.round] = line
             else:
-                self._late[line.round] = self._scored(from_json(line.record), line.score)
+                self._late[line.round] = self._scored(read_record(line.record), line.score)
         for line in restored.waiting:
-            record, came = from_json(line.record), json.loads(line.came)
+            record, came = read_record(line.record), json.loads(line.came)
             has_left = record.no_score is not None  # but may be missing in the run folder
             until_s = -math.inf if has_left else restored.due.get(line.round, -math.inf)
             self.held[line.round] = HeldRecord(line, record, came, until_s)

@@ -74,7 +74,7 @@ def round_outcome(plan: Plan, view: View, summary: RoundReports) -> Outcome:
     links, outcomes = plan.links, link_outcomes(plan, summary.reports)
     lost = _lost(plan, outcomes, summary.reports)
     link_s = np.array([o.seconds if o else 0.0 for o in outcomes]) / summary.time_scale
-    spent = total_of(_spent(plan, view, summary, link_s))
+    spent = total_of(spent_by_workers(plan, view, summary, link_s))
     return Outcome(
         duration_s=summary.duration_s,
         comm_s=_exchange_s(plan, summary),
@@ -153,7 +153,7 @@ def reported_seconds(
     A worker that did not report its exchange has begun no new training. A training whose end is not
     reported runs until the round closes.
     """
-    spent = _spent(plan, view, summary, outcome.link_s)
+    spent = spent_by_workers(plan, view, summary, outcome.link_s)
     compute_s = compute_seconds(spent, view.alive, plan.active)
     radio_s = radio_seconds(plan.links, outcome.link_s, view.fleet.workers)
     return RoundSeconds(compute_s, *radio_s)
@@ -174,7 +174,7 @@ def _training_times(plan: Plan, view: View, summary: RoundReports) -> tuple[Floa
     return first_end_s, begin_s, end_s
 
 
-def _spent(plan: Plan, view: View, summary: RoundReports, link_s: Floats) -> SpentParts:
+def spent_by_workers(plan: Plan, view: View, summary: RoundReports, link_s: Floats) -> SpentParts:
     """Return what the workers did with their time, as they reported it."""
     first_end_s, begin_s, end_s = _training_times(plan, view, summary)
     own_s = exchange_s(plan, link_s, view.fleet.nodes)[plan.active]

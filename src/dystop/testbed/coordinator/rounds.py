@@ -25,10 +25,10 @@ from dystop.control.round import (
     build_view,
     decide,
     record_of,
-    with_topology,
 )
 from dystop.plan import Plan
 from dystop.record import RoundRecord
+from dystop.recorders.recorder import FinishedRound
 from dystop.sparse import Ints
 from dystop.testbed.coordinator.conduct.accusations import Accusation
 from dystop.testbed.coordinator.observations import pulls_by_stage_and_sender
@@ -51,6 +51,7 @@ from dystop.testbed.coordinator.round_reports import (
     emulated_seconds,
     reported_seconds,
     round_outcome,
+    spent_by_workers,
     trace_outcome,
     traced_view,
     without_fleet_data,
@@ -68,7 +69,7 @@ from dystop.testbed.ledger.tables import (
     write_blob,
 )
 from dystop.testbed.protocol.messages import Cancel, Execute, Report
-from dystop.types import View
+from dystop.types import Outcome, View
 from dystop.world import WorldState
 from dystop.world.energy import round_energy, with_energy
 
@@ -81,7 +82,8 @@ ReportEffect = Literal["new", "late", "known", "early", "strange"]
 class ClosedRound:
     """The results of a closed round."""
 
-    record: RoundRecord
+    record: RoundRecord  # what every record has
+    done: FinishedRound
     trace_outcome: dict[str, Any]  # second half of its line of the trace
 
 
@@ -165,6 +167,7 @@ class Rounds:
             self.most_pulls = max(self.most_pulls, pulls_of_order)
         trained = {node: order.steps for node, order in orders.items() if order.train}
         state.count_steps(trained)  # a worker may train without a report that arrives
+        state.count_trainings(trained)
         self.traced_view = traced_view(view)
         seen = KeptLine(f"seen:{view.t}", write_blob(self.traced_view))
         state.write(line, *lines.values(), seen)
@@ -378,8 +381,7 @@ class Rounds:
         decided, mechanism = state.control, state.setup.mechanism
         state.control = advance(mechanism, decided, view, plan, outcome, frozen)
         record = record_of(decided, state.control, view, plan, outcome)
-        if state.setup.topology:
-            record = with_topology(record, plan, outcome.lost)
+        done = self._finished(plan, view, reports, outcome)
         if (power := state.setup.power) is not None:
             seconds = reported_seconds(plan, view, reports, outcome)
             spent = round_energy(power, view.alive, outcome.duration_s, seconds)
@@ -395,7 +397,22 @@ class Rounds:
             self._opened_s.pop(current.t, None)  # no report of this round can follow
         state.write(closed, *order_lines)
         state.write_state()
-        return ClosedRound(record, traced)
+        return ClosedRound(record, done, traced)
+
+    def _finished(
+        self, plan: Plan, view: View, reports: RoundReports, outcome: Outcome
+    ) -> FinishedRound:
+        """Return what recorders may know of a round."""
+        world = self._world or self.state.setup.world.observe(view.t, view.now_s)
+        return FinishedRound(
+            view=view,
+            plan=plan,
+            outcome=outcome,
+            steps=self._steps(plan),
+            spent=spent_by_workers(plan, view, reports, outcome.link_s),
+            position=world.position,
+            tested=False,  # `Records` knows
+        )
 
     def _collect_reports(self, current: OpenRound) -> RoundReports:
         state, observations = self.state, self.state.observations

@@ -11,6 +11,7 @@ from dystop.control.stopping import Evaluate, Stop
 from dystop.errors import ConfigError
 from dystop.format import FORMAT, other_format
 from dystop.record import ACCURACY
+from dystop.recorders.recorder import Recorders
 from dystop.sparse import Floats, Ints
 from dystop.testbed.coordinator.members import Enrolled, Member
 from dystop.testbed.params import TestbedParams
@@ -54,8 +55,7 @@ class CoordinatorSetup:
     params: TestbedParams = field(default_factory=TestbedParams)
     stop: Stop = field(default_factory=Stop)
     evaluate: Evaluate = field(default_factory=Evaluate)
-    topology: bool = True  # write active workers and links into the records
-    moving: bool = False  # write positions into the records
+    recorders: Recorders = ()
     score_name: str = ACCURACY  # of the task
     least_loss: float = -math.inf  # of the task; a report below it is false
     power: Power | None = None  # of the workers; None: energy is not counted

@@ -15,7 +15,8 @@ import numpy as np
 
 from dystop.control.round import initial_state
 from dystop.record import RoundRecord
-from dystop.sparse import Bools
+from dystop.recorders.recorder import Memories, count_trainings, first_memories
+from dystop.sparse import Bools, ints
 from dystop.testbed.coordinator.conduct.failures import Failures
 from dystop.testbed.coordinator.conduct.incidents import Incidents
 from dystop.testbed.coordinator.conduct.misbehaviour import Strike, Strikes
@@ -26,6 +27,7 @@ from dystop.testbed.coordinator.setup import CoordinatorSetup
 from dystop.testbed.events import Commit, CoordinatorAction, SendToMember
 from dystop.testbed.ledger.tables import (
     LOCAL_STEPS,
+    MEMORIES,
     STANDS,
     KeptLine,
     Line,
@@ -73,6 +75,7 @@ class CoordinatorState:
         n = setup.fleet.workers
         self.training_round = np.full(n, -1)  # round whose order started the newest training
         self.trained_round = np.full(n, -1)  # the same for the newest training that ended
+        self.memories = first_memories(setup.recorders, n)
         self.local_steps = np.zeros(n, np.int64)  # of each worker, where they cost privacy
         self.recent_s: deque[float] = deque(maxlen=RECENT_ROUNDS)  # real seconds of closed rounds
         self.exchange_from_s: dict[int, float] = {}  # earliest start of a node's exchange
@@ -164,6 +167,20 @@ class CoordinatorState:
             self.local_steps[node] += more
         self.write(KeptLine(LOCAL_STEPS, write_blob(self.local_steps)))
 
+    def count_trainings(self, steps: Mapping[int, int]) -> None:
+        """Let recorders count trainings that may start now, by worker.
+
+        The commit that holds the counts comes before the message that starts the trainings.
+        """
+        workers, counts = ints(steps), ints(steps.values())
+        self.remember(count_trainings(self.setup.recorders, self.memories, workers, counts))
+
+    def remember(self, memories: Memories) -> None:
+        """Keep what recorders remember now."""
+        if any(new is not old for new, old in zip(memories, self.memories, strict=True)):
+            self.memories = memories
+            self.write(KeptLine(MEMORIES, write_blob(memories)))
+
     def with_epsilon(self, record: RoundRecord) -> RoundRecord:
         """Return a record with what private training has cost so far; unchanged if not private."""
         if self.setup.epsilons is None:
@@ -188,10 +205,12 @@ class CoordinatorState:
             steps = int(self.setup.steps[node])
             observations.training_started(node, steps, self.at_s)
             self.count_steps({node: steps})
+            self.count_trainings({node: steps})
         elif join.phase == "training" and restarted:
             steps = int(observations.training_steps[node])
             observations.training_started(node, steps, self.at_s)
             self.count_steps({node: steps})  # the result of the first attempt may be known
+            self.count_trainings({node: steps})
         elif join.phase == "idle" and math.isnan(observations.began_s[node]):
             observations.became_idle(node, self.at_s)
 

@@ -31,7 +31,8 @@ kept      key, value                    state: what else the state machine resum
                                         waits, in seconds of the run, until the observer has
                                         answered; late:ROUND: its score came after its record and
                                         is not in the run folder yet; local_steps: mini-batches
-                                        of each worker so far, where training is private
+                                        of each worker so far, where training is private;
+                                        memories: what recorders remember
 archive   first, last, offset, bytes, sha256
                                         rounds whose other rows are gone, and their piece of
                                         `state.archive` (`ledger.archive`)
@@ -59,6 +60,7 @@ KINDS = Kinds(
     ControlState, Plan, Links, Mix, Outcome, PairCounts, Graph, Mailbox, View, Fleet, Budgets
 )
 LOCAL_STEPS = "local_steps"  # key in the table `kept`
+MEMORIES = "memories"  # likewise
 STANDS = "stands_s"  # key in the table `meta`
 INCIDENT = "incident:"  # keys of incidents in the table `kept` begin with it
 LARGE_BYTES = 1 << 16  # a larger ControlState is not kept for every round
@@ -328,6 +330,7 @@ class Restored:
     finished: str = ""
     run: str = ""
     local_steps: bytes | None = None  # of each worker, where training is private
+    memories: bytes | None = None  # of recorders, where they remember something
 
 
 def restore(ledger: Ledger) -> Restored:
@@ -361,6 +364,7 @@ def restore(ledger: Ledger) -> Restored:
         finished=meta.get("finished", "") or meta.get("stopping", ""),
         run=meta.get("run", ""),
         local_steps=kept.get(LOCAL_STEPS),
+        memories=kept.get(MEMORIES),
     )
 
 

@@ -15,6 +15,7 @@ from matplotlib.ticker import MaxNLocator
 from dystop.errors import RunFolderError
 from dystop.experiments.folders.run_folder import RunData
 from dystop.record import RoundRecord
+from dystop.recorders.topology import Topology
 from dystop.report.data.names import mechanism_of, worker_count
 from dystop.report.data.scores import evaluated_rounds
 from dystop.report.figures.style import GRID, INK, MUTED, PAPER, RUNS
@@ -60,7 +61,7 @@ def animation(run: RunData, *, rounds: int = 60, length_s: float = 16.0) -> str:
     Raises:
         RunFolderError: The run has no rounds, or its links or positions were not recorded.
     """
-    records = [r for r in run.records if r.link_pairs is not None and r.active_ids is not None]
+    records = [r for r in run.records if r.group(Topology) is not None]
     if not records or not run.fleet.get("positions"):
         raise RunFolderError(
             f"{run.path}: the links of its rounds were not recorded, so there is nothing to "
@@ -117,7 +118,7 @@ def _map(film: Film) -> Iterator[str]:
     radius = float(np.clip(40 / np.sqrt(len(places)), 3.0, 10.0))
     staleness = staleness_by_round(film.records, len(places))
     for worker, (x, y) in enumerate(places):
-        active = [worker in (r.active_ids or ()) for r in film.records]
+        active = [worker in (r.get("active_ids") or ()) for r in film.records]
         yield f'<circle cx="{x:.1f}" cy="{y:.1f}" r="{radius:.1f}" stroke-width="2">'
         shades = [STALENESS_COLORS[min(s, 6)] for s in staleness[:, worker].tolist()]
         yield _steps(film, "fill", shades)
@@ -136,7 +137,7 @@ def staleness_by_round(records: Sequence[RoundRecord], workers: int) -> Ints:
     for record in records:
         found.append(now.copy())
         now += 1
-        active = ints(record.active_ids or [])
+        active = ints(record.get("active_ids") or [])
         now[active[active < workers]] = 0
     return np.array(found)
 
@@ -157,7 +158,7 @@ def _links(film: Film, places: Floats) -> Iterator[str]:
     begin, left = 0.0, MAX_LINKS
     for record in film.records:
         end = film.moment(record.clock_s)
-        pairs = ints(record.link_pairs or []).reshape(-1, 2)
+        pairs = ints(record.get("link_pairs") or []).reshape(-1, 2)
         pairs = pairs[(pairs < len(places)).all(axis=1)][:left]
         left -= len(pairs)
         if len(pairs):

@@ -45,9 +45,9 @@ def typical_round(records: Sequence[RoundRecord]) -> RoundRecord | None:
     Where rounds of one worker alternate with rounds of many, most links belong to the large ones,
     and a small one would show next to nothing.
     """
-    kept = [r for r in records if r.link_pairs is not None]
-    ranked = sorted(kept, key=lambda r: (len(r.link_pairs or ()), r.round))
-    links = np.cumsum([len(r.link_pairs or ()) for r in ranked])
+    kept = [r for r in records if r.get("link_pairs") is not None]
+    ranked = sorted(kept, key=lambda r: (len(r.get("link_pairs") or ()), r.round))
+    links = np.cumsum([len(r.get("link_pairs") or ()) for r in ranked])
     if not ranked:
         return None
     return ranked[int(np.searchsorted(links, links[-1] / 2))]
@@ -55,16 +55,16 @@ def typical_round(records: Sequence[RoundRecord]) -> RoundRecord | None:
 
 def map_data(run: RunData, record: RoundRecord | None) -> MapData | None:
     """Collect what a map shows of one round; None where no position is known."""
-    moved = record.positions if record else None
+    moved = record.get("positions") if record else None
     positions = np.asarray(moved or run.fleet.get("positions") or [], float).reshape(-1, 2)
     nodes = len(positions)
     if not nodes:
         return None
-    pairs = ints(record.link_pairs or [] if record else []).reshape(-1, 2)
+    pairs = ints(record.get("link_pairs") or [] if record else []).reshape(-1, 2)
     pairs = pairs[(pairs < nodes).all(axis=1)]
     area = run.fleet.get("area_m") or positions.max(axis=0).tolist()
     range_m = run.fleet.get("range_m")
-    active = ints(record.active_ids or [] if record else [])
+    active = ints(record.get("active_ids") or [] if record else [])
     count = min(worker_count(run) or nodes, nodes)
     return MapData(
         positions, count, active[active < count], pairs[:, 0], pairs[:, 1],
