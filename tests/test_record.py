@@ -38,7 +38,7 @@ def test_lines_that_are_no_records_are_refused():
 
 
 def test_results_of_workers_are_numbers_or_missing():
-    one = record(worker_accuracy=[0.5, None], worker_loss=[1, None], worker_energy_j=[2.5, 0.0])
+    one = record(worker_accuracy=[0.5, None], worker_loss=[1, None])
     assert from_json(one.to_json()) == one
     for bad in (["0.5"], [[0.5]], {"0": 0.5}, 0.5, [True]):
         with pytest.raises(ValueError, match="worker_accuracy"):

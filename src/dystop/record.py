@@ -6,7 +6,7 @@ stopping read nothing else. What not every run measures is added by recorders, i
 """
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import MISSING, dataclass, field, fields
 from functools import lru_cache
 from types import NoneType, UnionType
@@ -49,9 +49,6 @@ class RoundRecord:
     staleness_histogram: Sequence[int]  # workers with staleness 0, 1, 2, ... when the round opened
     queue_mean: float
     loss: float | None  # mean training loss of the workers that trained
-    compute_s: float  # of alive * duration_s: local training (control.time_spent)
-    transfer_s: float  # of it: moving models
-    wait_others_s: float  # of it: active workers that wait for a slower one
     accuracy: float | None = None  # mean over the workers' own models; of another task, its score
     accuracy_std: float | None = None
     accuracy_global: float | None = None
@@ -62,17 +59,7 @@ class RoundRecord:
     no_score: str | None = None  # why the score that was due is missing
     worker_accuracy: Sequence[float | None] | None = None  # of each own model, evaluate.per_worker
     worker_loss: Sequence[float | None] | None = None  # test losses; None: not tested, not finite
-    epsilon: float | None = None  # largest of all workers so far, privacy.noise_multiplier
-    energy_j: float | None = None  # joules of this round, all present workers, energy.enabled
-    compute_j: float | None = None  # of it: while training
-    idle_j: float | None = None  # of it: while not training
-    transmit_j: float | None = None  # of it: the radios while they send
-    receive_j: float | None = None  # of it: the radios while they receive
-    worker_energy_j: Sequence[float] | None = None  # of each worker, energy.per_worker
-    worker_epsilon: Sequence[float] | None = None  # of each worker, evaluate.per_worker
     score_name: str | None = None  # what `accuracy` is where the task has another score, as in "r2"
-    trained_s: float | None = None  # testbed: trainings that ended, where devices are emulated
-    emulated_s: float | None = None  # testbed: how long the emulated devices take for them
     notes: Mapping[str, float] = field(default_factory=dict)
     added: Mapping[str, Any] = field(default_factory=dict)  # fields of recorders, by name
 
@@ -176,14 +163,3 @@ def from_json(line: str, groups: tuple[type[Group], ...] = ()) -> RoundRecord:
             raise ValueError(f"not a round record: {name} has a value of the wrong kind")
     known = {name: raw.pop(name) for name in _NAMES & raw.keys()}
     return RoundRecord(**known, added={k: v for k, v in raw.items() if v is not None})
-
-
-TOO_SLOW = 1.2
-"""A machine is too slow for its devices if trainings take this many times as long as theirs."""
-
-
-def training_slowdown(records: Iterable[RoundRecord]) -> float | None:
-    """Return how many times as long the trainings of a testbed took as on its emulated devices."""
-    known = [(r.trained_s, r.emulated_s) for r in records if r.trained_s and r.emulated_s]
-    emulated_s = sum(emulated for _, emulated in known)
-    return sum(trained for trained, _ in known) / emulated_s if emulated_s else None

@@ -1,7 +1,5 @@
 """What a coordinator shows while it runs: its address, who joins and leaves, and its rounds."""
 
-from dataclasses import replace
-
 import pytest
 
 from dystop.cli.progress import SLOW_AFTER, WARM_AFTER, CoordinatorWatcher
@@ -52,7 +50,7 @@ def test_a_machine_that_is_too_slow_for_its_devices_is_named_once(capsys, slowdo
     watcher = CoordinatorWatcher()
     for t in range(1, 2 * SLOW_AFTER):
         trained = {"trained_s": slowdown, "emulated_s": 1.0, "epochs_total": WARM_AFTER}
-        record = replace(plain_record(t, 10.0 * t), **trained)
+        record = plain_record(t, 10.0 * t, **trained)
         watcher.on_record(record)
         watcher.on_record(record)  # its score came later
     assert capsys.readouterr().err.count("3.0 times as long") == said
@@ -65,5 +63,5 @@ def test_first_trainings_do_not_make_a_machine_slow(capsys):
         passes = 0.8 + t / 15
         slowdown = 2.5 if passes < WARM_AFTER else 1.02
         trained = {"trained_s": slowdown, "emulated_s": 1.0, "epochs_total": passes}
-        watcher.on_record(replace(plain_record(t, 10.0 * t), **trained))
+        watcher.on_record(plain_record(t, 10.0 * t, **trained))
     assert "times as long" not in capsys.readouterr().err

@@ -152,8 +152,7 @@ def record(accuracy, t):
     plain = dict.fromkeys(
         ("clock_s", "duration_s", "alive", "active", "links", "lost", "wire_bytes", "idle_s",
          "wire_bytes_total", "endpoint_bytes_total", "samples_total", "epochs_total",
-         "staleness_mean", "staleness_max", "queue_mean", "compute_s", "transfer_s",
-         "wait_others_s"), 0)  # fmt: skip
+         "staleness_mean", "staleness_max", "queue_mean"), 0)  # fmt: skip
     return RoundRecord(
         round=t, **plain, staleness_histogram=(), loss=None, accuracy=accuracy, test_loss=-accuracy
     )

@@ -11,7 +11,7 @@ from dystop.report.data.comparison.study_results import results_csv, study_resul
 from dystop.report.data.scores import Score
 from dystop.report.data.summary import energy_until, summarise
 from dystop.report.data.summary_table import metrics, summary_rows
-from support.fake_runs import fake_run, plain_record
+from support.fake_runs import changed, fake_run, plain_record
 
 
 def run_with(name, joules, accuracies, **more):
@@ -29,7 +29,7 @@ def run_with(name, joules, accuracies, **more):
 
 def plain(run):
     """The same run without energy and without results of single workers."""
-    records = [replace(r, energy_j=None, worker_accuracy=None) for r in run.records]
+    records = [changed(r, energy_j=None, worker_accuracy=None) for r in run.records]
     return replace(run, records=records)
 
 
@@ -58,7 +58,7 @@ def test_without_records_there_are_no_rows():
 
 
 def test_energy_is_unknown_where_a_round_has_none():
-    records = [*FAIR.records[:2], replace(FAIR.records[2], energy_j=None), FAIR.records[3]]
+    records = [*FAIR.records[:2], changed(FAIR.records[2], energy_j=None), FAIR.records[3]]
     assert energy_until(records, records[1]) == 2000.0
     assert energy_until(records, records[3]) is None
 

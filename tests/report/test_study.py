@@ -22,7 +22,7 @@ from dystop.report.data.notices import notices, readings_note, study_notes, stud
 from dystop.report.data.series import clock_s, mean_curve
 from dystop.report.figures.comparison.bars import _staleness_bins
 from dystop.report.pages.study import draw_groups
-from support.fake_runs import fake_run, plain_record
+from support.fake_runs import changed, fake_run, plain_record
 
 KEYS = {
     "target-cost", "accuracy-time", "accuracy-communication", "accuracy-epochs", "loss-time",
@@ -385,7 +385,7 @@ def test_the_readings_of_a_testbed_run_name_its_law():
 def waiting(run, share):
     """The same run, whose workers wait for rounds this share of the time and train the rest."""
     records = [
-        replace(
+        changed(
             r,
             compute_s=(1 - share) * r.alive * r.duration_s,
             transfer_s=0.0,
@@ -414,7 +414,7 @@ def test_a_mechanism_that_the_papers_law_serialises_is_named(study):
 def test_waiting_for_slower_workers_is_not_the_laws_fault():
     run = waiting(hand("d-psgd", 0, 0.3), 0.6)
     (row,) = run.records
-    slow = replace(run, records=[replace(row, wait_others_s=0.6 * row.alive * row.duration_s)])
+    slow = replace(run, records=[changed(row, wait_others_s=0.6 * row.alive * row.duration_s)])
     assert not [n for n in notices([slow]) if "waits for rounds" in n]
 
 

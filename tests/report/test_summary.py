@@ -13,7 +13,7 @@ from dystop.report.data.scores import first_reaching
 from dystop.report.data.series import MAX_POINTS, series, staleness_shares
 from dystop.report.data.summary_table import summary_table
 from dystop.report.pages.runs import render_runs
-from support.fake_runs import fake_run, plain_record
+from support.fake_runs import changed, fake_run, plain_record
 
 
 def hand_run(*scores: float | None) -> RunData:
@@ -257,9 +257,9 @@ def test_a_longer_run_has_no_star_for_its_later_end():
 
 def test_a_machine_that_was_too_slow_for_its_devices_is_named():
     run = fake_run(rounds=10)
-    late = [replace(record, trained_s=7.0, emulated_s=2.0) for record in run.records]
+    late = [changed(record, trained_s=7.0, emulated_s=2.0) for record in run.records]
     (sentence,) = notices([replace(run, records=late)])
     assert "3.5 times as long" in sentence
     assert "testbed.time_scale" in sentence
-    punctual = [replace(record, trained_s=2.1, emulated_s=2.0) for record in run.records]
+    punctual = [changed(record, trained_s=2.1, emulated_s=2.0) for record in run.records]
     assert notices([replace(run, records=punctual)]) == []

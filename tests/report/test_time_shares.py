@@ -19,7 +19,7 @@ from dystop.report.data.time_shares import (
     time_shares,
 )
 from dystop.report.pages.study import write_study
-from support.fake_runs import fake_run, plain_record
+from support.fake_runs import changed, fake_run, plain_record
 
 seconds = st.floats(0, 1e6)
 
@@ -63,7 +63,7 @@ def test_shares_by_hand():
 
 def test_only_rounds_until_the_target_count():
     run = spending("a", compute_s=40.0, transfer_s=0.0, wait_others_s=0.0)
-    late = [replace(r, compute_s=0.0) if r.round > 2 else r for r in run.records]
+    late = [changed(r, compute_s=0.0) if r.round > 2 else r for r in run.records]
     run = replace(run, records=late)
     assert mean_shares([run], 0.7).computing == 1.0
     assert mean_shares([run], None).computing == 0.5

@@ -11,9 +11,10 @@ import torch
 from dystop.control.stopping import Evaluate, Stop
 from dystop.errors import ConfigError, RunFolderError
 from dystop.mechanisms import MECHANISMS, DySTop
+from dystop.recorders.energy import Energy, EnergyRecorder, power_of
+from dystop.recorders.time_spent import TimeSpentRecorder
 from dystop.simulator.params import EngineParams
 from dystop.world import Compute, Outages, TraceWorld, WorldParams, read_trace
-from dystop.world.energy import Energy, power_of
 from dystop.world.trace import REPEATED, TRACE
 from support.engine_fixtures import components_for, run_to_end
 from support.testbed.trace_recorder import play_and_record, write_trace
@@ -21,7 +22,7 @@ from support.testbed.trace_recorder import play_and_record, write_trace
 LATE = EngineParams(publish="on_completion")
 TESTBED = EngineParams("testbed", "on_completion")
 N = 9
-POWER = power_of(Energy(enabled=True), N, jetson=False)
+COUNTING = (TimeSpentRecorder(), EnergyRecorder(power_of(Energy(), N, jetson=False)))
 WORLD = replace(WorldParams(), range_m=70.0, outages=Outages(loss=0.1))
 
 
@@ -103,7 +104,7 @@ def test_who_failed_neither_mixes_nor_trains(tmp_path):
 
 
 def test_who_failed_is_billed_for_its_old_training_alone(tmp_path):
-    components = scene(DySTop(), stop=Stop(rounds=1), engine=TESTBED, power=POWER)
+    components = scene(DySTop(), stop=Stop(rounds=1), engine=TESTBED, recorders=COUNTING)
     _, before, lines = play_and_record(components)
     worker, active = lines[0]["active"][0], lines[0]["active"]
     fail(lines, 1, worker)
@@ -111,8 +112,8 @@ def test_who_failed_is_billed_for_its_old_training_alone(tmp_path):
     (record,), _ = run_to_end(replayed(components, tmp_path))
     length_s = before.progress.training_s  # of every training; all of them end within the round
     new_s = length_s[[k for k in active if k != worker]]
-    assert record.compute_s == pytest.approx(length_s.sum() + new_s.sum())
-    assert record.compute_j == pytest.approx(25.0 * record.compute_s)
+    assert record.get("compute_s") == pytest.approx(length_s.sum() + new_s.sum())
+    assert record.get("compute_j") == pytest.approx(25.0 * record.get("compute_s"))
 
 
 def test_a_round_in_which_all_failed(tmp_path):

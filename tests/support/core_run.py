@@ -44,6 +44,7 @@ def records_of(name: str) -> list[dict[str, Any]]:
     from dystop.data.partition import PartitionParams, label_counts, partition
     from dystop.mechanisms import MECHANISMS
     from dystop.recorders.failed_trainings import FailedTrainingsRecorder
+    from dystop.recorders.time_spent import TimeSpentRecorder
     from dystop.recorders.topology import TopologyRecorder
     from dystop.simulator import run_rounds
     from dystop.simulator.params import EngineParams
@@ -82,7 +83,7 @@ def records_of(name: str) -> list[dict[str, Any]]:
         stop=Stop(rounds=ROUNDS),
         evaluate=Evaluate(every_rounds=ROUNDS),
         steps=fleet.epoch_steps,
-        recorders=(TopologyRecorder(), FailedTrainingsRecorder()),
+        recorders=(TimeSpentRecorder(), TopologyRecorder(), FailedTrainingsRecorder()),
     )
     return [json.loads(record.to_json()) for record, _ in run_rounds(components, begin(components))]
 

@@ -43,7 +43,7 @@ def simple_record(t: int, **changes: object) -> RoundRecord:
         "wire_bytes_total": 10 * t, "endpoint_bytes_total": 20 * t, "samples_total": t,
         "epochs_total": 0.1, "idle_s": 0.0, "staleness_mean": 1.0, "staleness_max": 2,
         "staleness_histogram": [1, 2], "queue_mean": 0.0, "loss": 1.0 / t,
-        "compute_s": 1.0, "transfer_s": 0.5, "wait_others_s": 0.0,
+        "added": {"compute_s": 1.0, "transfer_s": 0.5, "wait_others_s": 0.0},
     }  # fmt: skip
     return changed(RoundRecord(round=t, clock_s=1.5 * t, duration_s=1.5, **values), **changes)
 

@@ -9,6 +9,7 @@ import torch
 from dystop.control.stopping import Evaluate, Stop
 from dystop.plan import Plan
 from dystop.recorders.failed_trainings import FailedTrainingsRecorder
+from dystop.recorders.time_spent import TimeSpentRecorder
 from dystop.recorders.topology import TopologyRecorder
 from dystop.simulator.params import EngineParams
 from dystop.simulator.round import begin, simulate
@@ -127,7 +128,7 @@ def components_for(mechanism: Mechanism, n: int, **changes: Any) -> Components:
         stop=Stop(rounds=3),
         evaluate=Evaluate(every_rounds=100),
         steps=fleet.epoch_steps,
-        recorders=(TopologyRecorder(), FailedTrainingsRecorder()),
+        recorders=(TimeSpentRecorder(), TopologyRecorder(), FailedTrainingsRecorder()),
     )
     return replace(components, **changes)
 

@@ -68,11 +68,14 @@ def fake_records(fleet: dict[str, Any], rounds: int, seed: int, **how: float) ->
                 t, now, duration, n, len(active), len(links), 0, len(links) * MODEL_BYTES, wire,
                 2 * wire, samples, epochs, 0.2 * n * duration, float(stale.mean()),
                 int(stale.max()), hist, 0.0, loss,
-                0.7 * n * duration, 0.1 * n * duration, 0.1 * n * duration,
                 accuracy=float(np.clip(score, 0, 1)) if tested else None,
                 accuracy_std=0.02 + 0.06 * float(np.exp(-epochs / 5)) if tested else None,
                 accuracy_global=float(np.clip(score + 0.02, 0, 1)) if tested else None,
-                added={"active_ids": active.tolist(), "link_pairs": links},
+                added={
+                    "active_ids": active.tolist(), "link_pairs": links,
+                    "compute_s": 0.7 * n * duration, "transfer_s": 0.1 * n * duration,
+                    "wait_others_s": 0.1 * n * duration,
+                },
             )
         )  # fmt: skip
         stale = np.where(np.isin(np.arange(n), active), 0, stale + 1)
@@ -118,7 +121,8 @@ def plain_record(t: int, clock_s: float, **more: Any) -> RoundRecord:
     """A record of round numbers, to reckon with by hand."""
     base = RoundRecord(
         t, clock_s, 10.0, 4, 2, 3, 0, 300, 300 * t, 600 * t, 100 * t, 0.5 * t, 8.0, 1.0, 2,
-        [1, 2, 1], 0.0, 1.0, 24.0, 8.0, 4.0,
+        [1, 2, 1], 0.0, 1.0,
+        added={"compute_s": 24.0, "transfer_s": 8.0, "wait_others_s": 4.0},
     )  # fmt: skip
     return changed(base, **more)
 
@@ -140,7 +144,8 @@ def outcome(key: str, *seeds: list[float]) -> ArmRuns:
                 lost=0, wire_bytes=5, wire_bytes_total=5 * (k + 1),
                 endpoint_bytes_total=10 * (k + 1), samples_total=1, epochs_total=1.0, idle_s=0.0,
                 staleness_mean=1.0, staleness_max=1, staleness_histogram=[1], queue_mean=0.0,
-                loss=1.0, compute_s=20.0, transfer_s=0.0, wait_others_s=0.0, accuracy=accuracy,
+                loss=1.0, accuracy=accuracy,
+                added={"compute_s": 20.0, "transfer_s": 0.0, "wait_others_s": 0.0},
             )
             for k, accuracy in enumerate(accuracies)
         ]  # fmt: skip

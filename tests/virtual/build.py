@@ -8,6 +8,8 @@ import numpy as np
 from dystop.control.compression import Compression
 from dystop.control.stopping import Evaluate, Stop
 from dystop.mechanisms import MECHANISMS
+from dystop.recorders.emulated_trainings import EmulatedTrainingsRecorder
+from dystop.recorders.time_spent import TimeSpentRecorder
 from dystop.recorders.topology import TopologyRecorder
 from dystop.testbed.audit.check import Finding, check_facts
 from dystop.testbed.audit.facts import RunFacts, facts_of
@@ -96,7 +98,7 @@ class Case:
             params=TestbedParams(observer=False, timeouts=self.timeouts, links="free"),
             stop=Stop(rounds=self.rounds),
             evaluate=Evaluate(every_rounds=1000),
-            recorders=(TopologyRecorder(),),
+            recorders=(TimeSpentRecorder(), EmulatedTrainingsRecorder(), TopologyRecorder()),
         )
 
     def worker_setup(self, process: Process) -> WorkerSetup:

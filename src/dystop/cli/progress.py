@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Protocol
 
 from dystop.cli.terminal import complain, console, echo, note
 from dystop.experiments.progress_text import slowdown_text, status_line
-from dystop.record import TOO_SLOW, RoundRecord, training_slowdown
+from dystop.record import RoundRecord
+from dystop.recorders.emulated_trainings import TOO_SLOW, training_slowdown
 from dystop.units import are, plural
 
 if TYPE_CHECKING:
@@ -118,7 +119,7 @@ class Watcher:
 
     def _name_slow_machine(self, record: RoundRecord) -> None:
         """Say once, early in a testbed run, that trainings take longer than on its devices."""
-        if self._quiet or record.emulated_s is None or record.epochs_total < WARM_AFTER:
+        if self._quiet or record.get("emulated_s") is None or record.epochs_total < WARM_AFTER:
             return
         if len(self._trained) >= SLOW_AFTER:
             return

@@ -190,11 +190,6 @@ def record_of(
         staleness_histogram=histogram,
         queue_mean=float(np.add.reduce(before.queue)) / len(before.queue),
         loss=_mean_loss(outcome),
-        compute_s=outcome.compute_s,
-        transfer_s=outcome.transfer_s,
-        wait_others_s=outcome.wait_others_s,
-        trained_s=outcome.trained_s,
-        emulated_s=outcome.emulated_s,
         notes=dict(plan.notes),
     )
 

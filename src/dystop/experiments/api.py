@@ -37,6 +37,7 @@ from dystop.experiments.simulation import Simulation
 from dystop.mechanisms import MECHANISMS
 from dystop.mechanisms.staleness_weighted import StalenessWeighting
 from dystop.record import RoundRecord
+from dystop.recorders.energy import Energy
 from dystop.simulator.params import EngineParams
 from dystop.training.models.build import CustomModel, model_name
 from dystop.training.models.catalogue import MODELS
@@ -45,7 +46,6 @@ from dystop.training.tasks.catalogue import AUTO, OWN_MODEL, TASKS
 from dystop.training.tasks.task import Task
 from dystop.types import Mechanism
 from dystop.world.describe import SAMPLES
-from dystop.world.energy import Energy
 from dystop.world.params import WorldParams
 
 Table = Mapping[str, Any]

@@ -1,22 +1,31 @@
 """Recorders: what is measured beside what every record has, one file each.
 
-recorder          what a recorder is, and the three places where it is called
-topology          who was active, and which links were used
-positions         where the workers are, if they move
-failed_trainings  the workers whose training loss is not finite
+recorder            what a recorder is, and the three places where it is called
+time_spent          what the workers did with their time
+emulated_trainings  how long trainings of a testbed took, and would take on its devices
+topology            who was active, and which links were used
+positions           where the workers are, if they move
+failed_trainings    the workers whose training loss is not finite
+energy              joules
+privacy             what private training has cost
 """
 
 from dataclasses import fields
 from typing import Any
 
 from dystop.record import RoundRecord, from_json
+from dystop.recorders.emulated_trainings import EmulatedTrainingsRecorder
+from dystop.recorders.energy import EnergyRecorder
 from dystop.recorders.failed_trainings import FailedTrainingsRecorder
 from dystop.recorders.positions import PositionsRecorder
+from dystop.recorders.privacy import PrivacyRecorder
 from dystop.recorders.recorder import Recorder, Recorders, Setting
+from dystop.recorders.time_spent import TimeSpentRecorder
 from dystop.recorders.topology import TopologyRecorder
 
 RECORDERS: tuple[type[Recorder], ...] = (
-    TopologyRecorder, PositionsRecorder, FailedTrainingsRecorder,
+    TimeSpentRecorder, EmulatedTrainingsRecorder, TopologyRecorder, PositionsRecorder,
+    FailedTrainingsRecorder, EnergyRecorder, PrivacyRecorder,
 )  # fmt: skip
 """The recorders that come with dystop, in the order in which they are called."""
 

@@ -27,7 +27,7 @@ from dystop.sealed import FIELD, UNSEALED, check_seal, read_header, seal
 from dystop.serialization import UNREADABLE, Kinds, pack, unpack
 from dystop.simulator.model_stack import Models, Trainings
 from dystop.simulator.state import State
-from dystop.sparse import Floats, Graph, Ints, PairCounts
+from dystop.sparse import Floats, Graph, PairCounts
 from dystop.storage import remove_temporary_files, write_atomic
 from dystop.types import ControlState, Mailbox, Outcome
 from dystop.world import InFlight, Messages, Progress
@@ -47,7 +47,6 @@ class StoredState:
     next_evaluation_s: float
     snapshots_made: int
     versions: PublicVersions | None = None
-    local_steps: Ints | None = None
     memories: Memories = ()
 
 
@@ -62,7 +61,6 @@ def _to_stored(state: State) -> StoredState:
         next_evaluation_s=state.next_evaluation_s,
         snapshots_made=state.snapshots_made,
         versions=state.versions,
-        local_steps=state.local_steps,
         memories=state.memories,
     )
 
@@ -75,7 +73,6 @@ def _from_stored(stored: StoredState) -> State:
         next_evaluation_s=stored.next_evaluation_s,
         snapshots_made=stored.snapshots_made,
         versions=stored.versions,
-        local_steps=stored.local_steps,
         memories=stored.memories,
     )
 

@@ -7,7 +7,6 @@ import numpy as np
 from torch import Tensor
 
 from dystop.control.aggregation import global_weights
-from dystop.control.round import with_score
 from dystop.control.stopping import ends_run, is_evaluation_due, is_over, next_evaluation_s
 from dystop.record import RoundRecord
 from dystop.simulator.model_stack import PendingScore, after_aggregation, published
@@ -16,17 +15,6 @@ from dystop.sparse import Ints, ints
 from dystop.training.batch_norm import ALL_WORKERS
 from dystop.training.device import upload
 from dystop.training.evaluate import score_from, with_workers
-from dystop.types import Score
-
-
-def scored(components: Components, record: RoundRecord, score: Score, state: State) -> RoundRecord:
-    """Return the record with a score and, where training is private, what it has cost so far."""
-    record, accountant = with_score(record, score), components.accountant
-    if accountant is None or state.local_steps is None:
-        return record
-    spent = [float(each) for each in accountant.epsilons(state.local_steps)]
-    each = spent if components.evaluate.per_worker else None
-    return replace(record, epsilon=max(spent), worker_epsilon=each)
 
 
 def schedule_evaluation(components: Components, t: int, state: State) -> tuple[bool, State]:

@@ -17,6 +17,7 @@ from dystop.control.round import (
     decide,
     initial_state,
     record_of,
+    with_score,
 )
 from dystop.control.stopping import ends_early, is_over
 from dystop.plan import Plan
@@ -33,17 +34,14 @@ from dystop.simulator.evaluation import (
     is_last,
     request_score,
     schedule_evaluation,
-    scored,
 )
 from dystop.simulator.mailbox import deliver
 from dystop.simulator.mixing.robust import with_memory
 from dystop.simulator.model_stack import PendingScore, first_models, index
 from dystop.simulator.state import Components, State
 from dystop.simulator.transfers import PendingOutcome, execute
-from dystop.sparse import Ints
 from dystop.types import ControlState, Observation, Outcome, View, updated
 from dystop.world import Progress, RealisedPlan, WorldState
-from dystop.world.energy import simulated_energy, with_energy
 from dystop.world.progress import nothing_in_flight
 
 
@@ -103,10 +101,8 @@ def finish_round(components: Components, started: StartedRound) -> tuple[RoundRe
     if score is None and is_last(components, record):
         score = request_score(components, state)
     record, memories = _recorded(components, started, record, outcome, score is not None)
-    spent = simulated_energy(components.power, view, plan, started.realised)
-    record = with_energy(record, components.power, spent)
     state = updated(state, memories=memories)
-    return (scored(components, record, score(), state) if score else record), state
+    return (with_score(record, score()) if score else record), state
 
 
 def _recorded(
@@ -169,16 +165,8 @@ def begin(components: Components) -> State:
         models=models,
         next_evaluation_s=components.evaluate.every_s,
         snapshots_made=0,
-        local_steps=_first_steps(components),
         memories=memories,
     )
-
-
-def _first_steps(components: Components) -> Ints | None:
-    """Return the mini-batches of the trainings with which a run begins, where they are counted."""
-    if components.accountant is None:
-        return None
-    return components.steps * components.capabilities.warm_start
 
 
 def open_round(components: Components, state: State) -> tuple[WorldState, State]:

@@ -12,11 +12,9 @@ from dystop.simulator.attack import Attackers
 from dystop.simulator.model_stack import Models
 from dystop.simulator.params import EngineParams
 from dystop.sparse import Bools, Ints
-from dystop.training.local_steps.privacy import Accountant
 from dystop.training.trainer import Trainer
 from dystop.types import Capabilities, ControlState, Fleet, Mechanism
 from dystop.world import Progress, World
-from dystop.world.energy import Power
 
 
 @dataclass(frozen=True)
@@ -33,9 +31,7 @@ class Components:
     steps: Ints  # mini-batches of one local training, [N]
     aggregation: Aggregation = field(default_factory=Aggregation)
     attackers: Attackers | None = None
-    power: Power | None = None  # of the workers; None: energy is not counted
     compression: Compression | None = None  # None: links carry whole models
-    accountant: Accountant | None = None  # of differential privacy; None: training is not private
     recorders: Recorders = ()
 
     @cached_property
@@ -63,7 +59,6 @@ class State:
     next_evaluation_s: float
     snapshots_made: int  # numbers the snapshots of pushed models
     versions: PublicVersions | None = None  # of public copies, where differences are sent
-    local_steps: Ints | None = None  # mini-batches of each worker, where they cost privacy, [N]
     memories: Memories = ()  # of the recorders
 
     @property

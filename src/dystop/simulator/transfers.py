@@ -58,10 +58,6 @@ def execute(
         models.finished[index(active, models.latest)] = before
     known = outcome_of(plan, realised, trained.samples, distance)
     progress = start_trainings(state.progress, view, realised)
-    if state.local_steps is not None:
-        taken = state.local_steps.copy()
-        taken[active] += realised.steps
-        state = updated(state, local_steps=taken)
     return PendingOutcome(known, trained.losses), updated(state, progress=progress)
 
 

@@ -122,7 +122,7 @@ def _torch_backend(path: str) -> Backend:
 
 
 def _cuda_backend(problem: Problem, path: str, streams: int | None) -> Backend:
-    if problem.l2 or problem.privacy or problem.corrects:  # the CUDA graphs support none of them
+    if problem.steps_differ:  # from those of the CUDA graphs
         return _torch_backend(path)
     if reason := why_not_importable(CUDA_BACKENDS):
         warnings.warn(f"training on the GPU is slower than it could be: {reason}", stacklevel=2)

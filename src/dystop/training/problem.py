@@ -49,6 +49,11 @@ class Problem:
     corrects: bool = False  # whether jobs bring corrections of gradients
 
     @property
+    def steps_differ(self) -> bool:
+        """Whether gradients are changed before a step uses them."""
+        return bool(self.l2 or self.privacy or self.corrects)
+
+    @property
     def device(self) -> torch.device:
         """The device that trains."""
         return self.samples.y.device

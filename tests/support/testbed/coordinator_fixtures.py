@@ -12,6 +12,8 @@ from dystop.control.stopping import Stop as StopRule
 from dystop.errors import StorageError
 from dystop.format import FORMAT
 from dystop.mechanisms import MECHANISMS
+from dystop.recorders.emulated_trainings import EmulatedTrainingsRecorder
+from dystop.recorders.time_spent import TimeSpentRecorder
 from dystop.recorders.topology import TopologyRecorder
 from dystop.testbed.coordinator.machine import CoordinatorMachine
 from dystop.testbed.coordinator.members import Enrolled
@@ -76,7 +78,7 @@ def setup_for(mechanism: Any, n: int = 5, rounds: int = 8, **changes: Any) -> Co
         params=QUICK,
         stop=StopRule(rounds=rounds),
         evaluate=EvaluateRule(every_rounds=4),
-        recorders=(TopologyRecorder(),),
+        recorders=(TimeSpentRecorder(), EmulatedTrainingsRecorder(), TopologyRecorder()),
     )
     return replace(setup, **changes)
 

@@ -6,6 +6,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from dystop.recorders.privacy import PrivacyRecorder
+from dystop.recorders.topology import TopologyRecorder
 from dystop.testbed.coordinator.machine import REPLACED, CoordinatorMachine
 from dystop.testbed.coordinator.setup import member_name
 from dystop.testbed.events import (
@@ -239,7 +241,8 @@ def test_restart_at_every_commit(mechanism, before):
 
 def private_setup(rounds):
     """The epsilon of a worker is the number of its local steps."""
-    return setup_for("dystop", 5, rounds, epsilons=lambda steps: steps.astype(float))
+    counts_steps = PrivacyRecorder(lambda steps: steps.astype(float))
+    return setup_for("dystop", 5, rounds, recorders=(TopologyRecorder(), counts_steps))
 
 
 def ordered_steps(harness):
@@ -258,9 +261,9 @@ def test_local_steps_of_private_training_survive_a_restart_at_every_commit(befor
         harness.join_all()
         harness.run(120)
         assert harness.finished is not None, k
-        assert harness.machine.state.local_steps.tolist() == ordered_steps(harness), k
-        assert harness.records[-1].epsilon == max(ordered_steps(harness)), k
-    assert harness.records[0].epsilon is None
+        assert harness.machine.state.memories[-1].tolist() == ordered_steps(harness), k
+        assert harness.records[-1].get("epsilon") == max(ordered_steps(harness)), k
+    assert harness.records[0].get("epsilon") is None
 
 
 def test_a_training_that_a_new_process_repeats_costs_privacy_again():
@@ -268,9 +271,9 @@ def test_a_training_that_a_new_process_repeats_costs_privacy_again():
     harness.join_all()
     harness.run(0.05)
     harness.kill("w01")
-    before = harness.machine.state.local_steps.copy()
+    before = harness.machine.state.memories[-1].copy()
     harness.join("w01", incarnation=0, phase="training", number=-1)
-    more = harness.machine.state.local_steps - before
+    more = harness.machine.state.memories[-1] - before
     assert more.tolist() == [0, harness.setup.steps[1], 0, 0, 0]
 
 

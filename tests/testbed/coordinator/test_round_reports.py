@@ -6,16 +6,18 @@ from types import SimpleNamespace
 
 import numpy as np
 
-from dystop.control.round import advance, apply_late_report, initial_state, record_of
+from dystop.control.round import advance, apply_late_report, initial_state
+from dystop.control.time_spent import compute_seconds
 from dystop.mechanisms import MECHANISMS
 from dystop.plan import Plan, join_links, links
-from dystop.record import training_slowdown
+from dystop.recorders.emulated_trainings import training_slowdown
+from dystop.recorders.energy import radio_seconds
 from dystop.sparse import ints
 from dystop.testbed.coordinator.round_reports import (
     RoundReports,
     emulated_seconds,
-    reported_seconds,
     round_outcome,
+    spent_by_workers,
     trace_outcome,
     traced_view,
 )
@@ -24,6 +26,7 @@ from dystop.testbed.protocol.messages import Rejected, Report, Used
 from dystop.types import Outcome
 from dystop.world import read_trace
 from dystop.world.trace import TRACE, observed_part
+from support.fake_runs import plain_record
 from support.strategies import random_fleet, random_view, same
 
 
@@ -69,10 +72,12 @@ def test_seconds_for_the_energy_of_reports():
     view = replace(view, remaining_s=np.array([1.0, 1.0, 0.0, 1.0]))
     ended = np.array([np.inf, np.inf, 90.0, 104.0])
     summary = RoundReports(reports(), 10.0, 2.0, ended_s=ended)
-    got = reported_seconds(plan, view, summary, round_outcome(plan, view, summary))
-    assert got.compute_s.tolist() == [0.5 + 7.0, 10.0, 0.0, 4.0]
-    assert got.transmit_s.tolist() == [0.5, 1.0, 2.0, 0.0]
-    assert got.receive_s.tolist() == [3.0, 0.0, 0.0, 0.5]
+    outcome = round_outcome(plan, view, summary)
+    spent = spent_by_workers(plan, view, summary, outcome.link_s)
+    transmit_s, receive_s = radio_seconds(plan.links, outcome.link_s, 4)
+    assert compute_seconds(spent, view.alive, plan.active).tolist() == [0.5 + 7.0, 10.0, 0.0, 4.0]
+    assert transmit_s.tolist() == [0.5, 1.0, 2.0, 0.0]
+    assert receive_s.tolist() == [3.0, 0.0, 0.0, 0.5]
 
 
 def test_time_spent_by_reports():
@@ -125,10 +130,8 @@ def test_trainings_are_compared_with_the_emulated_devices():
         plan, view, RoundReports({}, 1.0, trainings=trainings, emulated_s=emulated_s)
     )
     assert (got.trained_s, got.emulated_s) == (5.0, 2.5)
-    mechanism, control = control_of()
-    after = advance(mechanism, control, view, plan, got)
-    record = record_of(control, after, view, plan, got)
-    assert training_slowdown([record, replace(record, trained_s=None)]) == 2.0
+    record = plain_record(1, 1.0, trained_s=got.trained_s, emulated_s=got.emulated_s)
+    assert training_slowdown([record, plain_record(2, 2.0)]) == 2.0
 
 
 def test_nothing_is_emulated():

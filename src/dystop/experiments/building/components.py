@@ -21,13 +21,11 @@ from dystop.simulator.attack import Attackers
 from dystop.simulator.round import observe
 from dystop.simulator.state import Components
 from dystop.training.flat import Layout
-from dystop.training.local_steps.privacy import accountant_of
 from dystop.training.tasks.build import task_name
 from dystop.training.trainer import Trainer
 from dystop.types import Fleet, Mechanism
 from dystop.world import Progress, World
 from dystop.world.describe import GRAPH, SAMPLES, pieces
-from dystop.world.energy import power_of
 from dystop.world.progress import nothing_in_flight
 
 
@@ -51,13 +49,7 @@ def make_components(
         recorders=recorders_of(Setting(experiment, fleet, testbed=False)),
         aggregation=experiment.aggregation,
         attackers=_attackers(experiment, trainer),
-        power=power_of(
-            experiment.energy, fleet.workers, experiment.world.compute.devices == "jetson"
-        ),
         compression=compression,
-        accountant=accountant_of(experiment.privacy, fleet.data_size, experiment.training.batch)
-        if experiment.engine.train
-        else None,
     )
 
 

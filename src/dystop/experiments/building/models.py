@@ -41,7 +41,7 @@ def make_trainer(
     shards: list[Ints],
     model: CustomModel | None = None,
     task: Task | None = None,
-    privacy_seed: int | None = None,
+    noise_seed: int | None = None,
 ) -> Trainer:
     """Return the trainer of these shards, with the initial model.
 
@@ -51,7 +51,7 @@ def make_trainer(
         shards: For each worker, the indices of its training samples.
         model: A model in place of the one that the settings name.
         task: A task in place of the one that the settings name.
-        privacy_seed: Seed of the noise of private training; None: that of the run.
+        noise_seed: Seed of the noise of private training; None: that of the run.
     """
     if is_flower(experiment.model.name):
         return _flower_trainer(experiment, shards)
@@ -71,7 +71,7 @@ def make_trainer(
     try_task(task, module, samples_of(*tests, torch.device("cpu"), "test set"))
     seed, privacy = experiment.seed, None
     if experiment.privacy.is_on:
-        privacy = Privacy(experiment.privacy, seed if privacy_seed is None else privacy_seed)
+        privacy = Privacy(experiment.privacy, seed if noise_seed is None else noise_seed)
     mechanism = experiment.mechanism
     return Trainer(module, arrays, shards, experiment.training, seed, task, privacy, mechanism)
 

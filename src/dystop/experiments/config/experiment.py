@@ -22,13 +22,13 @@ from dystop.experiments.config.readings import ReadingName
 from dystop.mechanisms import MECHANISMS
 from dystop.mechanisms.staleness_weighted import StalenessWeighting
 from dystop.params import param, section
+from dystop.recorders.energy import Energy
 from dystop.simulator.params import EngineParams
 from dystop.testbed.params import TestbedParams
 from dystop.training.params import PrivacyParams, TrainerParams
 from dystop.training.tasks.catalogue import AUTO, OWN_MODEL
 from dystop.types import Mechanism
 from dystop.world.adversary import Adversary
-from dystop.world.energy import Energy
 from dystop.world.params import WorldParams
 
 Count = Annotated[int, Ge(0)]

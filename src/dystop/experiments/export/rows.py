@@ -90,13 +90,13 @@ def _round_row(record: RoundRecord) -> Row:
 
 
 def _worker_rows(record: RoundRecord) -> Iterator[Row]:
-    """Yield what is known of single workers: activity, results, energy, privacy, position."""
+    """Yield what is known of single workers: activity, results, costs, position."""
     active, bad = set(record.get("active_ids") or ()), set(record.get("not_finite") or ())
     columns = {
         "accuracy": record.worker_accuracy or (),
         "loss": record.worker_loss or (),
-        "energy_j": record.worker_energy_j or (),
-        "epsilon": record.worker_epsilon or (),
+        "energy_j": record.get("worker_energy_j") or (),
+        "epsilon": record.get("worker_epsilon") or (),
         "x_m": [place[0] for place in record.get("positions") or ()],
         "y_m": [place[1] for place in record.get("positions") or ()],
     }

@@ -103,7 +103,7 @@ class RunSource:
     def _rows(self, record: RoundRecord) -> RoundRows:
         round_ = record.round
         if round_ not in self._energy_j:
-            before, spent = self._energy_j.get(round_ - 1), record.energy_j
+            before, spent = self._energy_j.get(round_ - 1), record.get("energy_j")
             self._energy_j[round_] = None if before is None or spent is None else before + spent
         links = self._links.get(round_)
         if links is None and self._is_testbed:

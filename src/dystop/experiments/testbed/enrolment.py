@@ -40,7 +40,6 @@ from dystop.types import Fleet
 from dystop.world import TraceWorld, Transfer, World, WorldState, read_trace
 from dystop.world.capacity import jetson_factors
 from dystop.world.capacity import step_seconds as drawn_step_seconds
-from dystop.world.energy import power_of
 from dystop.world.params import WorldParams
 
 ENROLMENT, STATUS, INCIDENTS = "enrolment.json", "coordinator.json", "incidents.json"
@@ -348,27 +347,7 @@ def coordinator_setup(experiment: Experiment, enrolment: Enrolment, run: str) ->
         recorders=recorders_of(Setting(experiment, fleet, testbed=True)),
         score_name=enrolment.score,
         least_loss=enrolment.least_loss,
-        power=power_of(experiment.energy, fleet.workers, _has_jetsons(experiment)),
         longest_message=max(1.0, enrolment.whole_bytes / fleet.model_bytes),
-        epsilons=_epsilons(experiment, fleet),
-    )
-
-
-def _epsilons(experiment: Experiment, fleet: Fleet) -> Callable[[Ints], Floats] | None:
-    """Return what local steps of all workers cost; None where training is not private."""
-    if not experiment.privacy.is_on:
-        return None
-    from dystop.training.local_steps.privacy import Accountant, check_accountant  # with torch
-
-    check_accountant(experiment.privacy)
-    return Accountant(experiment.privacy, fleet.data_size, fleet.batch).epsilons
-
-
-def _has_jetsons(experiment: Experiment) -> bool:
-    """Return whether the testbed emulates the paper's boards."""
-    devices = experiment.testbed.devices
-    return devices == "jetson" or (
-        devices == "world" and experiment.world.compute.devices == "jetson"
     )
 
 

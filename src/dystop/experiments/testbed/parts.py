@@ -138,7 +138,7 @@ def worker_parts(experiment: Experiment, node: int, file: Path | None = None) ->
         check_label_flip(task_of(experiment, data))
         data = replace(data, y_train=flipped_labels(data.y_train, data.classes))
     only = _only(0 if is_server else node, len(data.y_train))
-    trainer = make_trainer(experiment, data, only, privacy_seed=secrets.randbits(63))
+    trainer = make_trainer(experiment, data, only, noise_seed=secrets.randbits(63))
     # A worker joins when it can train: the slow first step must not delay a round.
     warm_up(trainer, only)
     vector, counters = trainer.initial()

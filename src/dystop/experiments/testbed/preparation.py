@@ -36,8 +36,9 @@ from dystop.experiments.testbed.parts import (
     warm_up,
     wire_schema,
 )
+from dystop.recorders import recorders_of
+from dystop.recorders.recorder import Setting
 from dystop.sparse import Ints
-from dystop.training.local_steps.privacy import check_accountant
 from dystop.training.memory import available_bytes, ensure_fits
 from dystop.training.trainer import Trainer
 from dystop.world.describe import describe
@@ -65,7 +66,6 @@ def prepare(experiment: Experiment, enrolled: tuple[Enrolled, ...] | None = None
     """
     check_testbed(experiment)
     mechanism_of(experiment)  # refuses what does not fit together
-    check_accountant(experiment.privacy)
     experiment = with_noted_base(experiment)
     unseen = unseen_samples(experiment, enrolled)
     data, shards, counts = unseen or split_samples(experiment)
@@ -83,6 +83,7 @@ def prepare(experiment: Experiment, enrolled: tuple[Enrolled, ...] | None = None
         trainer.layout.model_bytes if experiment.link.sends_differences else 0,
         trainer.task.least_loss,
     )
+    recorders_of(Setting(experiment, fleet, testbed=True))  # refuses what cannot be recorded
     _ensure_memory(experiment, trainer)
     world = world_of(experiment, fleet)
     physics = {

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dystop.experiments.common_time import unequal_ends
 from dystop.experiments.folders.run_folder import RunData, log_was_changed
 from dystop.experiments.progress_text import slowdown_text
-from dystop.record import TOO_SLOW, training_slowdown
+from dystop.recorders.emulated_trainings import TOO_SLOW, training_slowdown
 from dystop.report.data.groups import Group, common_time_s, over_seeds
 from dystop.report.data.names import (
     check_command,

@@ -114,7 +114,7 @@ def _summary(run: RunData, label: str, target: float | None) -> RunSummary:
         target_epochs=reached.epochs_total if reached else None,
         target_energy_j=energy_until(rows, reached) if reached else None,
         energy_j=energy_until(rows, last),
-        epsilon=max((e for r in rows if (e := known(r.epsilon)) is not None), default=None),
+        epsilon=max((e for r in rows if (e := known(r.get("epsilon"))) is not None), default=None),
         accuracy_worst=fairness.worst_decile if fairness else None,
         accuracy_jain=fairness.jain if fairness else None,
         compute_share=parts[0],
@@ -128,7 +128,7 @@ def _summary(run: RunData, label: str, target: float | None) -> RunSummary:
 
 def energy_until(records: Sequence[RoundRecord], last: RoundRecord) -> float | None:
     """Return the joules of all rounds up to one; None where energy was not counted."""
-    spent = [known(r.energy_j) for r in records if r.round <= last.round]
+    spent = [known(r.get("energy_j")) for r in records if r.round <= last.round]
     counted = [joules for joules in spent if joules is not None]
     return sum(counted) if counted and len(counted) == len(spent) else None
 

@@ -50,9 +50,9 @@ def time_shares(records: Sequence[RoundRecord]) -> TimeShares | None:
     total_s = sum(r.alive * r.duration_s for r in records)
     if total_s <= 0:
         return None
-    compute_s = sum(r.compute_s for r in records)
-    transfer_s = sum(r.transfer_s for r in records)
-    others_s = sum(r.wait_others_s for r in records)
+    compute_s = sum(r.get("compute_s") or 0.0 for r in records)
+    transfer_s = sum(r.get("transfer_s") or 0.0 for r in records)
+    others_s = sum(r.get("wait_others_s") or 0.0 for r in records)
     left_s = max(total_s - compute_s - transfer_s - others_s, 0.0)  # a sum is rounded
     seconds = (compute_s, transfer_s, others_s, left_s)
     return TimeShares(*(part / sum(seconds) for part in seconds))

@@ -113,8 +113,6 @@ class CoordinatorMachine:
             state.restore(restored.state)
         if restored.memories is not None:
             state.memories = read_blob(restored.memories)
-        if restored.local_steps is not None:
-            state.local_steps = read_blob(restored.local_steps)
         state.incidents.restore(restored.incidents)
         self.rounds.restore(restored)
         self.records.restore(restored)

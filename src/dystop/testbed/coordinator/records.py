@@ -70,8 +70,6 @@ class Records:
         done, until_s = replace(closed.done, tested=is_due), -math.inf
         record, memories = add_groups(recorders, state.memories, closed.record, done)
         state.remember(memories)
-        if is_due:
-            record = state.with_epsilon(record)
         is_due &= state.params.observer
         if is_due and observer is None:
             record = _without_score(record, "no observer")

@@ -13,7 +13,6 @@ import numpy as np
 from dystop.control.time_spent import (
     NewWork,
     SpentParts,
-    compute_seconds,
     spent_parts,
     total_of,
 )
@@ -23,7 +22,6 @@ from dystop.sparse import Bools, Floats, Ints, graph_of_sorted, no_pairs
 from dystop.testbed.protocol.messages import Rejected, Report, Used
 from dystop.types import Outcome, View, no_mail
 from dystop.world import WorldState
-from dystop.world.energy import RoundSeconds, radio_seconds
 from dystop.world.trace import Orders as TracedOrders
 from dystop.world.trace import Trainings as TracedTrainings
 from dystop.world.trace import outcome_part
@@ -143,20 +141,6 @@ def _idle_s(view: View, summary: RoundReports) -> float:
 def _distance(outcomes: list[LinkOutcome]) -> Floats:
     measured = [o.distance if isinstance(o, Used) else None for o in outcomes]
     return np.array([np.nan if d is None else d for d in measured], float)
-
-
-def reported_seconds(
-    plan: Plan, view: View, summary: RoundReports, outcome: Outcome
-) -> RoundSeconds:
-    """Return what the workers did in a round, as they reported it, for its energy.
-
-    A worker that did not report its exchange has begun no new training. A training whose end is not
-    reported runs until the round closes.
-    """
-    spent = spent_by_workers(plan, view, summary, outcome.link_s)
-    compute_s = compute_seconds(spent, view.alive, plan.active)
-    radio_s = radio_seconds(plan.links, outcome.link_s, view.fleet.workers)
-    return RoundSeconds(compute_s, *radio_s)
 
 
 def _training_times(plan: Plan, view: View, summary: RoundReports) -> tuple[Floats, Floats, Floats]:

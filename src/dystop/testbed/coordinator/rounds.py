@@ -49,7 +49,6 @@ from dystop.testbed.coordinator.orders import (
 from dystop.testbed.coordinator.round_reports import (
     RoundReports,
     emulated_seconds,
-    reported_seconds,
     round_outcome,
     spent_by_workers,
     trace_outcome,
@@ -71,7 +70,6 @@ from dystop.testbed.ledger.tables import (
 from dystop.testbed.protocol.messages import Cancel, Execute, Report
 from dystop.types import Outcome, View
 from dystop.world import WorldState
-from dystop.world.energy import round_energy, with_energy
 
 # What a report does: "new" and "late" change the state; "known" was applied before; "early" cannot
 # be applied yet (the worker repeats it); "strange" belongs to no order.
@@ -166,8 +164,7 @@ class Rounds:
             pulls_of_order = sum(len(stage.pulls) for stage in order.stages)
             self.most_pulls = max(self.most_pulls, pulls_of_order)
         trained = {node: order.steps for node, order in orders.items() if order.train}
-        state.count_steps(trained)  # a worker may train without a report that arrives
-        state.count_trainings(trained)
+        state.count_trainings(trained)  # a worker may train without a report that arrives
         self.traced_view = traced_view(view)
         seen = KeptLine(f"seen:{view.t}", write_blob(self.traced_view))
         state.write(line, *lines.values(), seen)
@@ -382,10 +379,6 @@ class Rounds:
         state.control = advance(mechanism, decided, view, plan, outcome, frozen)
         record = record_of(decided, state.control, view, plan, outcome)
         done = self._finished(plan, view, reports, outcome)
-        if (power := state.setup.power) is not None:
-            seconds = reported_seconds(plan, view, reports, outcome)
-            spent = round_energy(power, view.alive, outcome.duration_s, seconds)
-            record = with_energy(record, power, spent)
         traced = trace_outcome(plan, view, reports, outcome, current.orders)
         register_failures(state, current)
         order_lines = list(self._end_orders(current))

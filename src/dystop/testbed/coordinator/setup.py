@@ -2,7 +2,6 @@
 
 import math
 import re
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from ipaddress import ip_address
 from typing import Protocol
@@ -19,7 +18,6 @@ from dystop.testbed.protocol.codec import shown
 from dystop.testbed.protocol.messages import Join, Reject
 from dystop.types import Fleet, Mechanism
 from dystop.world import Transfer, WorldState
-from dystop.world.energy import Power
 
 _HOST = re.compile(r"[A-Za-z0-9.:-]{1,253}")
 OBSERVER = "observer"
@@ -58,9 +56,7 @@ class CoordinatorSetup:
     recorders: Recorders = ()
     score_name: str = ACCURACY  # of the task
     least_loss: float = -math.inf  # of the task; a report below it is false
-    power: Power | None = None  # of the workers; None: energy is not counted
     longest_message: float = 1.0  # over `fleet.model_bytes`; more where links carry differences
-    epsilons: Callable[[Ints], Floats] | None = None  # cost of local steps, [N]; None: not private
 
     def __post_init__(self) -> None:
         """Refuse what the testbed does not support."""

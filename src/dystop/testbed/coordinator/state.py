@@ -8,13 +8,12 @@ measurements and the strikes. During one event the parts add actions and ledger 
 import math
 from collections import deque
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
 from dystop.control.round import initial_state
-from dystop.record import RoundRecord
 from dystop.recorders.recorder import Memories, count_trainings, first_memories
 from dystop.sparse import Bools, ints
 from dystop.testbed.coordinator.conduct.failures import Failures
@@ -26,7 +25,6 @@ from dystop.testbed.coordinator.round_reports import Training
 from dystop.testbed.coordinator.setup import CoordinatorSetup
 from dystop.testbed.events import Commit, CoordinatorAction, SendToMember
 from dystop.testbed.ledger.tables import (
-    LOCAL_STEPS,
     MEMORIES,
     STANDS,
     KeptLine,
@@ -76,7 +74,6 @@ class CoordinatorState:
         self.training_round = np.full(n, -1)  # round whose order started the newest training
         self.trained_round = np.full(n, -1)  # the same for the newest training that ended
         self.memories = first_memories(setup.recorders, n)
-        self.local_steps = np.zeros(n, np.int64)  # of each worker, where they cost privacy
         self.recent_s: deque[float] = deque(maxlen=RECENT_ROUNDS)  # real seconds of closed rounds
         self.exchange_from_s: dict[int, float] = {}  # earliest start of a node's exchange
         self.restarted_s: dict[int, float] = {}  # when the newest process of a node joined
@@ -156,23 +153,12 @@ class CoordinatorState:
             self.training_round[node] = order.round
             self.observations.training_started(node, order.steps, self.at_s)
 
-    def count_steps(self, steps: Mapping[int, int]) -> None:
-        """Count the local steps of trainings that may start now, where they cost privacy.
-
-        The commit that holds the count comes before the message that starts the trainings.
-        """
-        if self.setup.epsilons is None or not steps:
-            return
-        for node, more in steps.items():
-            self.local_steps[node] += more
-        self.write(KeptLine(LOCAL_STEPS, write_blob(self.local_steps)))
-
     def count_trainings(self, steps: Mapping[int, int]) -> None:
         """Let recorders count trainings that may start now, by worker.
 
         The commit that holds the counts comes before the message that starts the trainings.
         """
-        workers, counts = ints(steps), ints(steps.values())
+        workers, counts = ints([*steps]), ints([*steps.values()])
         self.remember(count_trainings(self.setup.recorders, self.memories, workers, counts))
 
     def remember(self, memories: Memories) -> None:
@@ -180,14 +166,6 @@ class CoordinatorState:
         if any(new is not old for new, old in zip(memories, self.memories, strict=True)):
             self.memories = memories
             self.write(KeptLine(MEMORIES, write_blob(memories)))
-
-    def with_epsilon(self, record: RoundRecord) -> RoundRecord:
-        """Return a record with what private training has cost so far; unchanged if not private."""
-        if self.setup.epsilons is None:
-            return record
-        spent = [float(each) for each in self.setup.epsilons(self.local_steps)]
-        each = spent if self.setup.evaluate.per_worker else None
-        return replace(record, epsilon=max(spent), worker_epsilon=each)
 
     def worker_joined(self, node: int, join: Join, restarted: bool, warm: bool) -> None:
         """Register the running training and the mailbox of a worker that joins."""
@@ -204,13 +182,11 @@ class CoordinatorState:
         if starts and (restarted or join.phase != "training"):
             steps = int(self.setup.steps[node])
             observations.training_started(node, steps, self.at_s)
-            self.count_steps({node: steps})
             self.count_trainings({node: steps})
         elif join.phase == "training" and restarted:
             steps = int(observations.training_steps[node])
             observations.training_started(node, steps, self.at_s)
-            self.count_steps({node: steps})  # the result of the first attempt may be known
-            self.count_trainings({node: steps})
+            self.count_trainings({node: steps})  # the result of the first attempt may be known
         elif join.phase == "idle" and math.isnan(observations.began_s[node]):
             observations.became_idle(node, self.at_s)
 

@@ -30,9 +30,8 @@ kept      key, value                    state: what else the state machine resum
                                         due:ROUND: until when the record of a round without a score
                                         waits, in seconds of the run, until the observer has
                                         answered; late:ROUND: its score came after its record and
-                                        is not in the run folder yet; local_steps: mini-batches
-                                        of each worker so far, where training is private;
-                                        memories: what recorders remember
+                                        is not in the run folder yet; memories: what
+                                        recorders remember
 archive   first, last, offset, bytes, sha256
                                         rounds whose other rows are gone, and their piece of
                                         `state.archive` (`ledger.archive`)
@@ -59,8 +58,7 @@ from dystop.types import Budgets, ControlState, Fleet, Mailbox, Outcome, View
 KINDS = Kinds(
     ControlState, Plan, Links, Mix, Outcome, PairCounts, Graph, Mailbox, View, Fleet, Budgets
 )
-LOCAL_STEPS = "local_steps"  # key in the table `kept`
-MEMORIES = "memories"  # likewise
+MEMORIES = "memories"  # key in the table `kept`
 STANDS = "stands_s"  # key in the table `meta`
 INCIDENT = "incident:"  # keys of incidents in the table `kept` begin with it
 LARGE_BYTES = 1 << 16  # a larger ControlState is not kept for every round
@@ -329,7 +327,6 @@ class Restored:
     incidents: tuple[bytes, ...] = ()  # JSON, as `coordinator.incidents` describes it
     finished: str = ""
     run: str = ""
-    local_steps: bytes | None = None  # of each worker, where training is private
     memories: bytes | None = None  # of recorders, where they remember something
 
 
@@ -363,7 +360,6 @@ def restore(ledger: Ledger) -> Restored:
         incidents=tuple(v for k, v in kept.items() if k.startswith(INCIDENT)),
         finished=meta.get("finished", "") or meta.get("stopping", ""),
         run=meta.get("run", ""),
-        local_steps=kept.get(LOCAL_STEPS),
         memories=kept.get(MEMORIES),
     )
 

@@ -4,5 +4,5 @@ batches        which samples a mini-batch holds
 augmentation   random crops and flips of images
 optimisers     SGD with momentum, Adam(W), and their state
 schedules      the learning rate by a worker's local step
-privacy        differentially private steps and their accountant
+privacy        differentially private steps
 """

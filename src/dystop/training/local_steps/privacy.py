@@ -1,13 +1,13 @@
-"""Differentially private local training (DP-SGD, Abadi 2016), and its accountant.
+"""Differentially private local training (DP-SGD, Abadi 2016).
 
 A step draws its samples by Poisson sampling: each sample of the worker with probability
 batch / D_i. The gradient of each sample is shortened to the norm `privacy.clip`, and their sum gets
-Gaussian noise of `privacy.noise_multiplier` times this norm. Opacus counts the cost of these steps.
+Gaussian noise of `privacy.noise_multiplier` times this norm. `dystop.recorders.privacy` counts the
+cost of these steps.
 """
 
 from dataclasses import dataclass, field
-from functools import cached_property, lru_cache
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -17,7 +17,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from dystop.errors import ConfigError
 from dystop.rng import bits, uniform
-from dystop.sparse import Floats, Ints
+from dystop.sparse import Ints
 from dystop.training.device import upload
 from dystop.training.params import PrivacyParams, TrainerParams
 from dystop.training.randomness import device_fold_in
@@ -134,70 +134,3 @@ def check_private_training(training: TrainerParams, module: nn.Module, draws: bo
             "privacy.noise_multiplier: this model draws random numbers of its own; use nn.Dropout, "
             "or a model without randomness"
         )
-
-
-@dataclass(frozen=True)
-class Accountant:
-    """Counts what local steps cost: epsilon of each worker, for a given delta (by Opacus)."""
-
-    params: PrivacyParams
-    data_size: Ints  # [N]
-    batch: int
-
-    @cached_property
-    def _costs(self) -> Floats:
-        """Rényi divergences of one step of each worker, [N, orders]."""
-        rates = np.minimum(self.batch / np.maximum(self.data_size, 1), 1.0)
-        sigma = self.params.noise_multiplier
-        distinct, of = np.unique(rates, return_inverse=True)
-        rdp, orders = _opacus(), _orders()
-        costs = [
-            rdp.compute_rdp(q=q, noise_multiplier=sigma, steps=1, orders=orders) for q in distinct
-        ]
-        found: Floats = np.array(costs)[of]
-        return found
-
-    def epsilons(self, steps: Ints) -> Floats:
-        """Return the epsilon that each worker has spent after so many local steps, [N].
-
-        Steps of a worker without data touch no sample and cost nothing.
-        """
-        spent = np.zeros(len(steps))
-        for k in np.flatnonzero((steps > 0) & (self.data_size > 0)):
-            cost = self._costs[k] * steps[k]
-            spent[k], _ = _opacus().get_privacy_spent(
-                orders=_orders(), rdp=cost, delta=self.params.delta
-            )
-        return spent
-
-
-def accountant_of(params: PrivacyParams, data_size: Ints, batch: int) -> Accountant | None:
-    """Return the accountant of a run; None where training is not private."""
-    if not params.is_on:
-        return None
-    check_accountant(params)
-    return Accountant(params, data_size, batch)
-
-
-def check_accountant(params: PrivacyParams) -> None:
-    """Raise ConfigError if training is private and Opacus is missing, before the run."""
-    if params.is_on:
-        _opacus()
-
-
-@lru_cache(maxsize=1)
-def _orders() -> list[float]:
-    from opacus.accountants import RDPAccountant
-
-    return list(RDPAccountant.DEFAULT_ALPHAS)
-
-
-def _opacus() -> Any:
-    try:
-        from opacus.accountants.analysis import rdp
-    except ImportError as error:
-        raise ConfigError(
-            "privacy.noise_multiplier: the accountant of differential privacy is Opacus, which is "
-            "missing here; pip install 'dystop[privacy]'"
-        ) from error
-    return rdp

@@ -13,19 +13,21 @@ from dystop.experiments.building import build
 from dystop.experiments.config import read_experiment
 from dystop.mechanisms import MECHANISMS
 from dystop.plan import Plan, links, mix_of
-from dystop.simulator.params import EngineParams
-from dystop.simulator.pipeline import simulate_ahead
-from dystop.simulator.round import begin, simulate
-from dystop.sparse import ints
-from dystop.world import Churn, Compute
-from dystop.world.energy import (
+from dystop.recorders.energy import (
     Energy,
+    EnergyRecorder,
     Power,
     RoundSeconds,
     power_of,
     radio_seconds,
     round_energy,
 )
+from dystop.recorders.time_spent import TimeSpentRecorder
+from dystop.simulator.params import EngineParams
+from dystop.simulator.pipeline import simulate_ahead
+from dystop.simulator.round import begin, simulate
+from dystop.sparse import ints
+from dystop.world import Churn, Compute
 from support.engine_fixtures import STABLE_WORLD, Script, components_for, run_to_end
 from support.unstable_world import UNSTABLE_WORLD
 
@@ -39,22 +41,26 @@ def power(n, **watts):
     return power_of(replace(COUNTED, **watts), n, jetson=False)
 
 
+def counting(watts):
+    return (TimeSpentRecorder(), EnergyRecorder(watts, per_worker=True))
+
+
 def test_a_round_by_hand():
     # Three workers train for 1 s from time 0, then worker 0 pulls from worker 2 for x seconds:
     # the round lasts 1 + x. Everybody trains for 1 s and idles for x; 2 sends and 0 receives.
     watts = power(3, compute_w=20.0, idle_w=4.0, transmit_w=2.0, receive_w=1.0)
     (record,), _ = run_to_end(
-        components_for(Script(plans=(PULL,)), 3, stop=Stop(rounds=1), power=watts)
+        components_for(Script(plans=(PULL,)), 3, stop=Stop(rounds=1), recorders=counting(watts))
     )
     x = record.duration_s - 1.0
     assert x > 0
-    assert record.compute_j == pytest.approx(3 * 20.0)
-    assert record.idle_j == pytest.approx(3 * 4.0 * x)
-    assert record.transmit_j == pytest.approx(2.0 * x)
-    assert record.receive_j == pytest.approx(1.0 * x)
-    assert record.energy_j == pytest.approx(60 + 12 * x + 3 * x)
+    assert record.get("compute_j") == pytest.approx(3 * 20.0)
+    assert record.get("idle_j") == pytest.approx(3 * 4.0 * x)
+    assert record.get("transmit_j") == pytest.approx(2.0 * x)
+    assert record.get("receive_j") == pytest.approx(1.0 * x)
+    assert record.get("energy_j") == pytest.approx(60 + 12 * x + 3 * x)
     each = [20 + 4 * x + 1 * x, 20 + 4 * x, 20 + 4 * x + 2 * x]
-    assert record.worker_energy_j == pytest.approx(each, abs=1e-6)
+    assert record.get("worker_energy_j") == pytest.approx(each, abs=1e-6)
 
 
 def test_transfers_side_by_side_add_up():
@@ -89,14 +95,18 @@ def test_whole_runs_draw_idle_power_for_the_rest_of_the_time(name, timing):
     """Without churn, idle and compute seconds of all rounds are the workers' whole time."""
     watts = power(6, compute_w=1.0, idle_w=1.0, transmit_w=0.0, receive_w=0.0)
     components = components_for(
-        MECHANISMS[name](), 6, stop=Stop(rounds=8), engine=EngineParams(timing=timing), power=watts
+        MECHANISMS[name](),
+        6,
+        stop=Stop(rounds=8),
+        engine=EngineParams(timing=timing),
+        recorders=counting(watts),
     )
     records, _ = run_to_end(components)
-    assert sum(r.energy_j for r in records) == pytest.approx(6 * records[-1].clock_s)
+    assert sum(r.get("energy_j") for r in records) == pytest.approx(6 * records[-1].clock_s)
     for r in records:
-        assert min(getattr(r, part) for part in PARTS) >= 0
-        assert sum(r.worker_energy_j) == pytest.approx(r.energy_j, abs=1e-5)
-        assert sum(getattr(r, part) for part in PARTS) == pytest.approx(r.energy_j)
+        assert min(r.get(part) for part in PARTS) >= 0
+        assert sum(r.get("worker_energy_j")) == pytest.approx(r.get("energy_j"), abs=1e-5)
+        assert sum(r.get(part) for part in PARTS) == pytest.approx(r.get("energy_j"))
 
 
 BOARDS = {
@@ -116,7 +126,7 @@ def on_boards(boards, name, timing, churn):
         params=replace(STABLE_WORLD, compute=compute, churn=churn),
         stop=Stop(rounds=12),
         engine=EngineParams(timing=timing),
-        power=power(9, **watts, transmit_w=0.0, receive_w=0.0),
+        recorders=counting(power(9, **watts, transmit_w=0.0, receive_w=0.0)),
     )
 
 
@@ -126,13 +136,15 @@ def on_boards(boards, name, timing, churn):
 def test_training_is_billed_for_the_seconds_of_training(name, timing, boards):
     """What is billed as training are the times of the workers' trainings, in records, too."""
     components = on_boards(boards, name, timing, Churn())
-    watts, state, total_s = components.power, begin(components), np.zeros(9)
+    watts, state, total_s = components.recorders[1].power, begin(components), np.zeros(9)
     trainings = set()  # (worker, begin, end)
     for record, after in simulate(components, state):
         idle_j = watts.idle_w * record.duration_s
-        billed_s = (np.array(record.worker_energy_j) - idle_j) / (watts.compute_w - watts.idle_w)
-        assert billed_s.sum() == pytest.approx(record.compute_s, abs=1e-4)
-        assert record.compute_j == pytest.approx(watts.compute_w @ billed_s, abs=1e-3)
+        billed_s = (np.array(record.get("worker_energy_j")) - idle_j) / (
+            watts.compute_w - watts.idle_w
+        )
+        assert billed_s.sum() == pytest.approx(record.get("compute_s"), abs=1e-4)
+        assert record.get("compute_j") == pytest.approx(watts.compute_w @ billed_s, abs=1e-3)
         for under_way in (state.progress, after.progress):
             times = (under_way.started_s.tolist(), under_way.finish_s.tolist())
             trainings |= set(zip(range(9), *times, strict=False))
@@ -149,14 +161,18 @@ def test_training_is_billed_for_the_seconds_of_training(name, timing, boards):
 def test_who_is_absent_is_not_billed_for_training(name, timing):
     records, _ = run_to_end(on_boards("same", name, timing, CHURN))
     for record in records:
-        assert record.compute_j == pytest.approx(9.0 * record.compute_s)
+        assert record.get("compute_j") == pytest.approx(9.0 * record.get("compute_s"))
         present_s = record.alive * record.duration_s
-        assert record.idle_j == pytest.approx(2.0 * (present_s - record.compute_s))
+        assert record.get("idle_j") == pytest.approx(2.0 * (present_s - record.get("compute_s")))
 
 
 def test_deciding_ahead_changes_no_energy():
     components = components_for(
-        MECHANISMS["dystop"](), 9, params=UNSTABLE_WORLD, stop=Stop(rounds=12), power=power(9)
+        MECHANISMS["dystop"](),
+        9,
+        params=UNSTABLE_WORLD,
+        stop=Stop(rounds=12),
+        recorders=counting(power(9)),
     )
     plain = [r.to_json() for r, _ in simulate(components, begin(components))]
     ahead = [r.to_json() for r, _ in simulate_ahead(components, begin(components), lambda t: False)]
@@ -165,7 +181,6 @@ def test_deciding_ahead_changes_no_energy():
 
 
 def test_powers_follow_the_boards():
-    assert power_of(Energy(), 4, jetson=True) is None
     assert (
         power_of(COUNTED, 9, jetson=True).compute_w.tolist() == [10.0] * 4 + [15.0] * 3 + [25.0] * 2
     )
@@ -175,11 +190,16 @@ def test_powers_follow_the_boards():
     assert power_of(replace(COUNTED, boards="jetson"), 15, jetson=False).idle_w[-1] == 5.0
 
 
+def energy_recorders(words):
+    recorders = build(read_experiment(None, words)).components.recorders
+    return [each for each in recorders if isinstance(each, EnergyRecorder)]
+
+
 def test_keys_are_checked_and_reach_the_simulation():
     with pytest.raises(ConfigError, match=r"energy\.transmit_w = -1\.0: must be >= 0"):
         Energy(transmit_w=-1.0)
     quick = ["data.name=synthetic", "model.name=softmax", "fleet.workers=5", "stop.rounds=1"]
-    assert build(read_experiment(None, quick)).components.power is None
+    assert energy_recorders(quick) == []
     jetson = [*quick, "energy.enabled=true", "world.compute.devices=jetson"]
-    found = build(read_experiment(None, jetson)).components.power
-    assert found.compute_w.tolist() == [10.0] * 4 + [15.0]
+    (found,) = energy_recorders(jetson)
+    assert found.power.compute_w.tolist() == [10.0] * 4 + [15.0]

@@ -6,20 +6,20 @@ server is a base station on the mains and is not counted. `docs/how-to/energy.md
 of the default powers.
 """
 
-from dataclasses import dataclass, fields, replace
-from typing import Annotated, Any, Literal
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+from typing import Annotated, Any, ClassVar, Literal, Self
 
 import numpy as np
 from annotated_types import Ge, Le
 
 from dystop.control.time_spent import compute_seconds
 from dystop.params import check_bounds, param
-from dystop.plan import Links, Plan
-from dystop.record import RoundRecord
+from dystop.plan import Links
+from dystop.record import Group
+from dystop.recorders.recorder import FinishedRound, Recorder, Setting
 from dystop.sparse import Bools, Floats
-from dystop.types import View
 from dystop.world.capacity import jetson_boards
-from dystop.world.realised_plan import RealisedPlan
 
 Watts = Annotated[float, Ge(0), Le(1e6)]
 FiveBoards = tuple[Watts, Watts, Watts, Watts, Watts]
@@ -70,19 +70,16 @@ class Power:
     idle_w: Floats
     transmit_w: Floats
     receive_w: Floats
-    per_worker: bool = False  # whether records hold the energy of each worker
 
 
-def power_of(energy: Energy, workers: int, jetson: bool) -> Power | None:
-    """Return the power of each worker; None where energy is not counted.
+def power_of(energy: Energy, workers: int, jetson: bool) -> Power:
+    """Return the power of each worker.
 
     Args:
         energy: Section `energy` of the configuration.
         workers: N.
         jetson: Whether the fleet consists of the paper's boards, for `boards = "auto"`.
     """
-    if not energy.enabled:
-        return None
     if energy.boards == "jetson" or (energy.boards == "auto" and jetson):
         board = jetson_boards(workers)
         compute_w = np.array(energy.jetson_compute_w)[board]
@@ -91,7 +88,7 @@ def power_of(energy: Energy, workers: int, jetson: bool) -> Power | None:
         compute_w, idle_w = np.full(workers, energy.compute_w), np.full(workers, energy.idle_w)
     transmit_w = np.full(workers, energy.transmit_w)
     receive_w = np.full(workers, energy.receive_w)
-    return Power(compute_w, idle_w, transmit_w, receive_w, energy.per_worker)
+    return Power(compute_w, idle_w, transmit_w, receive_w)
 
 
 @dataclass(frozen=True)
@@ -143,17 +140,6 @@ def round_energy(
     )
 
 
-def with_energy(
-    record: RoundRecord, power: Power | None, energy: RoundEnergy | None
-) -> RoundRecord:
-    """Return the record with the energy of its round, where it is counted."""
-    if power is None or energy is None:
-        return record
-    each = np.round(energy.worker_j, 6).tolist() if power.per_worker else None
-    totals: dict[str, Any] = energy.totals()
-    return replace(record, **totals, worker_energy_j=each)
-
-
 def radio_seconds(links: Links, link_s: Floats, workers: int) -> tuple[Floats, Floats]:
     """Return how long each worker sends and receives for the links of a round, [N] each.
 
@@ -167,20 +153,43 @@ def radio_seconds(links: Links, link_s: Floats, workers: int) -> tuple[Floats, F
     return transmit_s, receive_s
 
 
-def simulated_energy(
-    power: Power | None, view: View, plan: Plan, realised: RealisedPlan
-) -> RoundEnergy | None:
-    """Return the energy of a simulated round; None where energy is not counted.
+@dataclass(frozen=True)
+class EnergyUse(Group):
+    """The energy of a round; workers that are present count."""
 
-    Args:
-        power: Watts of each worker, if energy is counted.
-        view: What was known when the round opened.
-        plan: What was decided.
-        realised: What becomes of it.
-    """
-    if power is None:
-        return None
-    compute_s = compute_seconds(realised.spent, view.alive, plan.active)
-    radio_s = radio_seconds(plan.links, realised.link_s, view.fleet.workers)
-    seconds = RoundSeconds(compute_s, *radio_s)
-    return round_energy(power, view.alive, realised.duration_s, seconds)
+    energy_j: float  # joules of this round, all present workers, energy.enabled
+    compute_j: float  # of it: while training
+    idle_j: float  # of it: while not training
+    transmit_j: float  # of it: the radios while they send
+    receive_j: float  # of it: the radios while they receive
+    worker_energy_j: Sequence[float] | None = None  # of each worker, energy.per_worker
+
+
+@dataclass(frozen=True)
+class EnergyRecorder(Recorder):
+    """Adds the energy of every round."""
+
+    group: ClassVar[type[Group]] = EnergyUse
+    power: Power
+    per_worker: bool = False
+
+    @classmethod
+    def of(cls, setting: Setting) -> Self | None:
+        """Return the recorder, where `energy.enabled` asks for it."""
+        energy, jetson = setting.config.energy, setting.config.world.compute.devices == "jetson"
+        if not energy.enabled:
+            return None
+        if setting.testbed:
+            devices = setting.config.testbed.devices
+            jetson = devices == "jetson" or (devices == "world" and jetson)
+        return cls(power_of(energy, setting.fleet.workers, jetson), energy.per_worker)
+
+    def record(self, memory: Any, done: FinishedRound) -> tuple[EnergyUse, Any]:
+        """Return the energy of a round."""
+        view, plan, outcome = done.view, done.plan, done.outcome
+        compute_s = compute_seconds(done.spent, view.alive, plan.active)
+        radio_s = radio_seconds(plan.links, outcome.link_s, view.fleet.workers)
+        seconds = RoundSeconds(compute_s, *radio_s)
+        spent = round_energy(self.power, view.alive, outcome.duration_s, seconds)
+        each = np.round(spent.worker_j, 6).tolist() if self.per_worker else None
+        return EnergyUse(**spent.totals(), worker_energy_j=each), memory
