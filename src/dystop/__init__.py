@@ -18,6 +18,7 @@ __version__ = "0.2.0"
 
 _MODULES = {
     "ADPSGD": "dystop.mechanisms",
+    "Added": "dystop.record",
     "AsyDFL": "dystop.mechanisms",
     "AsyNG": "dystop.mechanisms",
     "BrainTorrent": "dystop.mechanisms",
@@ -41,6 +42,7 @@ _MODULES = {
     "FedAvg": "dystop.mechanisms",
     "FedHP": "dystop.mechanisms",
     "FedSA": "dystop.mechanisms",
+    "FinishedRound": "dystop.recorders.recorder",
     "Fleet": "dystop.types",
     "GossipFL": "dystop.mechanisms",
     "HADFL": "dystop.mechanisms",
@@ -58,6 +60,7 @@ _MODULES = {
     "Plan": "dystop.plan",
     "PlanError": "dystop.errors",
     "ProgressBar": "dystop.experiments.callbacks",
+    "Recorder": "dystop.recorders.recorder",
     "Regression": "dystop.training.tasks.task",
     "RoundRecord": "dystop.record",
     "Run": "dystop.experiments.results",
@@ -146,7 +149,10 @@ if TYPE_CHECKING:
     from dystop.plan import links as links
     from dystop.plan import mix_of as mix_of
     from dystop.plan import no_links as no_links
+    from dystop.record import Added as Added
     from dystop.record import RoundRecord as RoundRecord
+    from dystop.recorders.recorder import FinishedRound as FinishedRound
+    from dystop.recorders.recorder import Recorder as Recorder
     from dystop.training.saved import LoadedModel as LoadedModel
     from dystop.training.tasks.task import Classification as Classification
     from dystop.training.tasks.task import NextToken as NextToken

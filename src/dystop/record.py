@@ -16,7 +16,7 @@ from dystop.strict_json import parse_json
 
 
 @dataclass(frozen=True)
-class Group:
+class Added:
     """Fields that a recorder adds to a record; a subclass names them."""
 
     def leaves(self) -> dict[str, Any]:
@@ -24,7 +24,7 @@ class Group:
         return {name: value for name, value in vars(self).items() if value is not None}
 
 
-Kind = TypeVar("Kind", bound=Group)
+Kind = TypeVar("Kind", bound=Added)
 
 
 @dataclass(frozen=True)
@@ -113,7 +113,7 @@ _LARGEST = 2**63
 
 
 @lru_cache
-def _types(groups: tuple[type[Group], ...]) -> dict[str, tuple[Any, ...]]:
+def _types(groups: tuple[type[Added], ...]) -> dict[str, tuple[Any, ...]]:
     """Return the types that each field of a record and of groups may have."""
     added = {f.name: (*_options(f.type), NoneType) for kind in groups for f in fields(kind)}
     return added | {f.name: _options(f.type) for f in fields(RoundRecord) if f.name in _NAMES}
@@ -140,7 +140,7 @@ def _fits(kind: Any, value: Any) -> bool:
     return float not in _options(inside) or {*map(type, value)} <= {int, float, NoneType}
 
 
-def from_json(line: str, groups: tuple[type[Group], ...] = ()) -> RoundRecord:
+def from_json(line: str, groups: tuple[type[Added], ...] = ()) -> RoundRecord:
     """Return the record of one line of JSON.
 
     Args:

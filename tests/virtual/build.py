@@ -9,6 +9,7 @@ from dystop.control.compression import Compression
 from dystop.control.stopping import Evaluate, Stop
 from dystop.mechanisms import MECHANISMS
 from dystop.recorders.emulated_trainings import EmulatedTrainingsRecorder
+from dystop.recorders.recorder import Recorders
 from dystop.recorders.time_spent import TimeSpentRecorder
 from dystop.recorders.topology import TopologyRecorder
 from dystop.testbed.audit.check import Finding, check_facts
@@ -39,6 +40,7 @@ QUICK = Timeouts(
 )  # fmt: skip
 
 
+RECORDERS = (TimeSpentRecorder(), EmulatedTrainingsRecorder(), TopologyRecorder())
 RANDOM_MECHANISMS = (
     "dystop",
     "dystop",
@@ -62,6 +64,7 @@ class Case:
     faults: Faults = CALM
     timeouts: Timeouts = QUICK
     compression: Compression | None = None  # of differences
+    recorders: Recorders = RECORDERS
 
     @property
     def fleet(self) -> Fleet:
@@ -98,7 +101,7 @@ class Case:
             params=TestbedParams(observer=False, timeouts=self.timeouts, links="free"),
             stop=Stop(rounds=self.rounds),
             evaluate=Evaluate(every_rounds=1000),
-            recorders=(TimeSpentRecorder(), EmulatedTrainingsRecorder(), TopologyRecorder()),
+            recorders=self.recorders,
         )
 
     def worker_setup(self, process: Process) -> WorkerSetup:

@@ -38,6 +38,7 @@ from dystop.mechanisms import MECHANISMS
 from dystop.mechanisms.staleness_weighted import StalenessWeighting
 from dystop.record import RoundRecord
 from dystop.recorders.energy import Energy
+from dystop.recorders.recorder import Recorder
 from dystop.simulator.params import EngineParams
 from dystop.training.models.build import CustomModel, model_name
 from dystop.training.models.catalogue import MODELS
@@ -80,6 +81,7 @@ class Options(Sections, total=False):
     rounds: int | None
     overrides: Sequence[str]
     callbacks: Sequence[Callback]
+    recorders: Sequence[Recorder]
     trust: bool
 
 
@@ -95,6 +97,7 @@ def simulate(  # noqa: PLR0913 (the arguments that almost every script sets)
     overrides: Sequence[str] = (),
     on_round: Callable[[RoundRecord], object] | None = None,
     callbacks: Sequence[Callback] = (),
+    recorders: Sequence[Recorder] = (),
     trust: bool = False,
     **sections: Unpack[Sections],
 ) -> Simulation:
@@ -121,6 +124,7 @@ def simulate(  # noqa: PLR0913 (the arguments that almost every script sets)
         on_round: Called with each record.
         callbacks: Objects that follow the run: `ProgressBar()`, `EarlyStopping()`,
             `WorkerMetrics(...)`, or a `Callback` of your own.
+        recorders: Objects that add fields of your own to records (`dystop.recorders`).
         trust: Whether to import code that a recorded run (`trace=`) of somebody else names.
         **sections: Sections of the configuration.
 
@@ -134,7 +138,8 @@ def simulate(  # noqa: PLR0913 (the arguments that almost every script sets)
     [1, 2]
     """
     _check_arguments(mechanism, overrides, on_round, sections)
-    _check_callbacks(callbacks)
+    _check_parts("callbacks", callbacks, Callback, "dystop.EarlyStopping()")
+    _check_parts("recorders", recorders, Recorder, "TopologyRecorder()")
     tables: dict[str, Any] = {name: _table(name, section) for name, section in sections.items()}
     tables["stop"] = {"rounds": _default_rounds(tables, overrides), **tables.get("stop", {})}
     if workers is not None:
@@ -161,7 +166,7 @@ def simulate(  # noqa: PLR0913 (the arguments that almost every script sets)
     if not any(word.partition("=")[0].strip() == "name" for word in overrides):
         experiment = resolve(replace(experiment, name=""))
     followers = [*([] if on_round is None else [OnRound(on_round)]), *callbacks]
-    simulation = Simulation(experiment, data, custom, own_task, followers)
+    simulation = Simulation(experiment, data, custom, own_task, followers, recorders)
     if SAMPLES in simulation.physics:
         warnings.warn(f"the samples are {simulation.physics[SAMPLES]}", stacklevel=2)
     return simulation
@@ -261,15 +266,15 @@ def _check_arguments(
         _check_mechanism(mechanism, overrides)
 
 
-def _check_callbacks(callbacks: object) -> None:
-    """Refuse what is no list of callbacks."""
-    if not isinstance(callbacks, (list, tuple)):
-        raise ConfigError(f"simulate: callbacks = {_shown(callbacks)}; expected a list")
-    for each in callbacks:
-        if not isinstance(each, Callback):
+def _check_parts(name: str, parts: object, kind: type, example: str) -> None:
+    """Refuse what is no list of objects of a class."""
+    if not isinstance(parts, (list, tuple)):
+        raise ConfigError(f"simulate: {name} = {_shown(parts)}; expected a list")
+    for each in parts:
+        if not isinstance(each, kind):
             raise ConfigError(
-                f"simulate: callbacks: {_shown(each)}; expected an object of a dystop.Callback, as "
-                "in dystop.EarlyStopping()"
+                f"simulate: {name}: {_shown(each)}; expected an object of a dystop."
+                f"{kind.__name__}, as in {example}"
             )
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from dystop.data.dataset import Dataset
 from dystop.data.importing import save_data
-from dystop.experiments.building import Built, build, load_data
+from dystop.experiments.building import build, load_data
 from dystop.experiments.callbacks import Callback, Evaluation
 from dystop.experiments.config import Experiment, to_toml, to_tree
 from dystop.experiments.folders.run_folder import (
@@ -20,6 +20,7 @@ from dystop.experiments.folders.trained_models import loaded_models
 from dystop.experiments.results import Run
 from dystop.experiments.run import store_run
 from dystop.record import RoundRecord
+from dystop.recorders.recorder import Recorder
 from dystop.simulator import no_round, run_rounds
 from dystop.simulator.round import begin
 from dystop.simulator.state import State
@@ -40,9 +41,12 @@ class Simulation:
         model: CustomModel | None = None,
         task: Task | None = None,
         callbacks: Sequence[Callback] = (),
+        recorders: Sequence[Recorder] = (),
     ) -> None:
         """Load the data and build the model; `simulate` explains the arguments."""
-        self._built: Built = build(experiment, data, model, task)
+        built, self._recorders = build(experiment, data, model, task), tuple(recorders)
+        every = (*built.components.recorders, *recorders)
+        self._built = replace(built, components=replace(built.components, recorders=every))
         self._data, self._model, self._callbacks = data, model, tuple(callbacks)
         self.records: list[RoundRecord] = []
         self.stop_reason = ""  # why a callback has ended the run; empty: none has
@@ -146,8 +150,11 @@ class Simulation:
 
         Raises:
             RunFolderError: The folder exists.
-            ValueError: The simulation has rounds left.
+            ValueError: The simulation has rounds left, or recorders that are not in the
+                configuration: the run could not be resumed.
         """
+        if self._recorders:
+            raise ValueError("a simulation with recorders of its own cannot be saved")
         state, path = self._ended(), Path(folder)
         check_free(path.parent, path.name)
         experiment = replace(self.experiment, name=path.name)

@@ -4,12 +4,12 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, ClassVar, Self
 
-from dystop.record import Group, RoundRecord
+from dystop.record import Added, RoundRecord
 from dystop.recorders.recorder import FinishedRound, Recorder, Setting
 
 
 @dataclass(frozen=True)
-class EmulatedTrainings(Group):
+class EmulatedTrainings(Added):
     """The trainings that ended in a round of a testbed whose devices are emulated."""
 
     trained_s: float  # as measured
@@ -20,7 +20,7 @@ class EmulatedTrainings(Group):
 class EmulatedTrainingsRecorder(Recorder):
     """Adds the seconds of trainings, where some have ended."""
 
-    group: ClassVar[type[Group]] = EmulatedTrainings
+    group: ClassVar[type[Added]] = EmulatedTrainings
 
     @classmethod
     def of(cls, setting: Setting) -> Self | None:

@@ -16,7 +16,7 @@ from annotated_types import Ge, Le
 from dystop.control.time_spent import compute_seconds
 from dystop.params import check_bounds, param
 from dystop.plan import Links
-from dystop.record import Group
+from dystop.record import Added
 from dystop.recorders.recorder import FinishedRound, Recorder, Setting
 from dystop.sparse import Bools, Floats
 from dystop.world.capacity import jetson_boards
@@ -154,7 +154,7 @@ def radio_seconds(links: Links, link_s: Floats, workers: int) -> tuple[Floats, F
 
 
 @dataclass(frozen=True)
-class EnergyUse(Group):
+class EnergyUse(Added):
     """The energy of a round; workers that are present count."""
 
     energy_j: float  # joules of this round, all present workers, energy.enabled
@@ -169,7 +169,7 @@ class EnergyUse(Group):
 class EnergyRecorder(Recorder):
     """Adds the energy of every round."""
 
-    group: ClassVar[type[Group]] = EnergyUse
+    group: ClassVar[type[Added]] = EnergyUse
     power: Power
     per_worker: bool = False
 

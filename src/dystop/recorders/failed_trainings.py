@@ -7,12 +7,12 @@ from typing import Any, ClassVar, Self
 
 import numpy as np
 
-from dystop.record import Group
+from dystop.record import Added
 from dystop.recorders.recorder import FinishedRound, Recorder, Setting
 
 
 @dataclass(frozen=True)
-class FailedTrainings(Group):
+class FailedTrainings(Added):
     """The trainings of a round that have diverged."""
 
     not_finite: Sequence[int]  # workers whose training loss is not finite
@@ -22,7 +22,7 @@ class FailedTrainings(Group):
 class FailedTrainingsRecorder(Recorder):
     """Adds the workers that trained, but whose training loss is not finite."""
 
-    group: ClassVar[type[Group]] = FailedTrainings
+    group: ClassVar[type[Added]] = FailedTrainings
 
     @classmethod
     def of(cls, setting: Setting) -> Self | None:

@@ -6,13 +6,13 @@ from typing import Any, ClassVar, Self
 
 import numpy as np
 
-from dystop.record import Group
+from dystop.record import Added
 from dystop.recorders.recorder import FinishedRound, Recorder, Setting
 from dystop.recorders.topology import keeps_topology
 
 
 @dataclass(frozen=True)
-class Positions(Group):
+class Positions(Added):
     """Where the nodes were when the round opened."""
 
     positions: Sequence[Sequence[float]]  # metres
@@ -22,7 +22,7 @@ class Positions(Group):
 class PositionsRecorder(Recorder):
     """Adds positions rounded to a centimetre."""
 
-    group: ClassVar[type[Group]] = Positions
+    group: ClassVar[type[Added]] = Positions
 
     @classmethod
     def of(cls, setting: Setting) -> Self | None:

@@ -11,14 +11,14 @@ from typing import Any, ClassVar, Self
 import numpy as np
 
 from dystop.errors import ConfigError
-from dystop.record import Group
+from dystop.record import Added
 from dystop.recorders.recorder import FinishedRound, Recorder, Setting
 from dystop.sparse import Floats, Ints
 from dystop.training.params import PrivacyParams
 
 
 @dataclass(frozen=True)
-class PrivacyCost(Group):
+class PrivacyCost(Added):
     """What training has cost so far, in rounds with an evaluation."""
 
     epsilon: float  # largest of all workers so far, privacy.noise_multiplier
@@ -29,7 +29,7 @@ class PrivacyCost(Group):
 class PrivacyRecorder(Recorder):
     """Adds epsilon. It remembers the mini-batches of each worker, [N]."""
 
-    group: ClassVar[type[Group]] = PrivacyCost
+    group: ClassVar[type[Added]] = PrivacyCost
     epsilons: Callable[[Ints], Floats]  # of each worker, for its steps so far
     per_worker: bool = False
 

@@ -11,7 +11,7 @@ from typing import Any, ClassVar, Self
 from dystop.control.time_spent import SpentParts
 from dystop.errors import ConfigError
 from dystop.plan import Plan
-from dystop.record import Group, RoundRecord
+from dystop.record import Added, RoundRecord
 from dystop.sparse import Floats, Ints
 from dystop.types import Fleet, Outcome, View
 
@@ -45,7 +45,7 @@ class Recorder:
     What it remembers is None, a number, an array, or a list or dict of them.
     """
 
-    group: ClassVar[type[Group]]
+    group: ClassVar[type[Added]]
     """The fields that it adds. No other recorder of the run may have one of the same name."""
 
     @classmethod
@@ -61,7 +61,7 @@ class Recorder:
         """Return what it remembers after some workers have begun trainings of so many steps."""
         return memory
 
-    def record(self, memory: Any, done: FinishedRound) -> tuple[Group | None, Any]:
+    def record(self, memory: Any, done: FinishedRound) -> tuple[Added | None, Any]:
         """Return the fields of a round, or None, and what it remembers after the round."""
         raise NotImplementedError
 

@@ -3,12 +3,12 @@
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from dystop.record import Group
+from dystop.record import Added
 from dystop.recorders.recorder import FinishedRound, Recorder
 
 
 @dataclass(frozen=True)
-class WorkerSeconds(Group):
+class WorkerSeconds(Added):
     """Seconds of a round, summed over the present workers: parts of alive * duration_s."""
 
     compute_s: float  # local training
@@ -20,7 +20,7 @@ class WorkerSeconds(Group):
 class TimeSpentRecorder(Recorder):
     """Adds what the workers did with their time."""
 
-    group: ClassVar[type[Group]] = WorkerSeconds
+    group: ClassVar[type[Added]] = WorkerSeconds
 
     def record(self, memory: Any, done: FinishedRound) -> tuple[WorkerSeconds, Any]:
         """Return the seconds of a round."""

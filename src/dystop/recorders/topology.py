@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Self
 
 from dystop.plan import anywhere
-from dystop.record import Group
+from dystop.record import Added
 from dystop.recorders.recorder import FinishedRound, Recorder, Setting
 
 SMALL = 1000
@@ -13,7 +13,7 @@ SMALL = 1000
 
 
 @dataclass(frozen=True)
-class Topology(Group):
+class Topology(Added):
     """The active workers and the transfers that arrived."""
 
     active_ids: Sequence[int]
@@ -24,7 +24,7 @@ class Topology(Group):
 class TopologyRecorder(Recorder):
     """Adds active workers and links; large fleets leave them out."""
 
-    group: ClassVar[type[Group]] = Topology
+    group: ClassVar[type[Added]] = Topology
 
     @classmethod
     def of(cls, setting: Setting) -> Self | None:
