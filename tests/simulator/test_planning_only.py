@@ -26,7 +26,9 @@ def planned(components):
     """The same simulation without training."""
     fleet = components.fleet
     trainer = NoTraining(Layout((), (), ()), fleet.data_size, fleet.batch)
-    return replace(components, trainer=trainer, engine=replace(components.engine, train=False))
+    engine = replace(components.engine, train=False)
+    recorders = components.recorders[:2]  # what the world and the plan say, no trainings
+    return replace(components, trainer=trainer, engine=engine, recorders=recorders)
 
 
 def decisions(records):
