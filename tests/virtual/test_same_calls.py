@@ -77,7 +77,7 @@ def noting(log):
     return (Noting(log), NotingToo(log))
 
 
-def testbed_calls(name, log):
+def calls_of_testbed(name, log):
     play(Case(MECHANISMS[name](), rounds=ROUNDS, recorders=noting(log)))
     return log.copy()
 
@@ -88,7 +88,7 @@ def components_of(name, log):
 
 @pytest.mark.parametrize("name", ["dystop", "d-psgd", "fedavg", "ad-psgd", "sa-adfl"])
 def test_both_shells_make_the_same_calls_in_the_same_order(name, log):
-    in_testbed = testbed_calls(name, log)
+    in_testbed = calls_of_testbed(name, log)
     log.clear()
     components = components_of(name, log)
     assert len([*simulated.simulate(components, simulated.begin(components))]) == ROUNDS
@@ -99,7 +99,7 @@ def test_both_shells_make_the_same_calls_in_the_same_order(name, log):
 
 
 def test_a_pipeline_makes_them_in_the_same_order_in_each_round(log):
-    in_testbed = testbed_calls("ad-psgd", log)
+    in_testbed = calls_of_testbed("ad-psgd", log)
     log.clear()
     components = components_of("ad-psgd", log)
     assert (

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Protocol
 from dystop.cli.terminal import complain, console, echo, note
 from dystop.experiments.progress_text import slowdown_text, status_line
 from dystop.record import RoundRecord
-from dystop.recorders.emulated_trainings import TOO_SLOW, training_slowdown
 from dystop.units import are, plural
 
 if TYPE_CHECKING:
@@ -123,6 +122,8 @@ class Watcher:
             return
         if len(self._trained) >= SLOW_AFTER:
             return
+        from dystop.recorders.emulated_trainings import TOO_SLOW, training_slowdown  # with numpy
+
         self._trained[record.round] = record
         slowdown = training_slowdown(self._trained.values())
         if len(self._trained) == SLOW_AFTER and slowdown and slowdown > TOO_SLOW:
