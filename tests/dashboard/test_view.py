@@ -24,9 +24,9 @@ from dystop.dashboard.views.workers import (
     workers_view,
 )
 from dystop.experiments.folders.run_folder import RunLock, open_run, update_info
-from dystop.record import RoundRecord
 from dystop.units import number
 from support.dashboard_fixtures import make_run, rename_score
+from support.fake_runs import changed
 
 
 def view_of(folder: Path, since: str = "", follower: LogFollower | None = None):
@@ -48,8 +48,12 @@ def workers_in(folder: Path):
 
 def rewrite(folder: Path, change) -> None:
     """Change every record of a run."""
-    rows = [change(dict(vars(r))) for r in open_run(folder).records]
-    text = "".join(RoundRecord(**row).to_json() + "\n" for row in rows)
+    records = open_run(folder).records
+    rows = [change({**vars(r), **r.added}) for r in records]
+    for row in rows:
+        del row["added"]
+    pairs = zip(records, rows, strict=True)
+    text = "".join(changed(record, **row).to_json() + "\n" for record, row in pairs)
     (folder / "records.jsonl").write_text(text)
 
 

@@ -19,7 +19,6 @@ from dystop.plan import Links
 from dystop.record import Added
 from dystop.recorders.recorder import FinishedRound, Recorder, Setting
 from dystop.sparse import Bools, Floats
-from dystop.world.capacity import jetson_boards
 
 Watts = Annotated[float, Ge(0), Le(1e6)]
 FiveBoards = tuple[Watts, Watts, Watts, Watts, Watts]
@@ -81,6 +80,8 @@ def power_of(energy: Energy, workers: int, jetson: bool) -> Power:
         jetson: Whether the fleet consists of the paper's boards, for `boards = "auto"`.
     """
     if energy.boards == "jetson" or (energy.boards == "auto" and jetson):
+        from dystop.world.capacity import jetson_boards  # with all of the world
+
         board = jetson_boards(workers)
         compute_w = np.array(energy.jetson_compute_w)[board]
         idle_w = np.array(energy.jetson_idle_w)[board]
