@@ -118,11 +118,10 @@ def test_a_task_object_in_python():
     with pytest.raises(ConfigError, match=r"expected a name or a dystop\.Task"):
         dystop.simulate(task=3, **shared)
 
-    class Clash(Median):
-        score_name = "clock_s"
-
-    with pytest.raises(ConfigError, match=r"score_name = 'clock_s'"):
-        dystop.simulate(task=Clash(), **shared)
+    for name in ("clock_s", "energy_j"):
+        clash = type("Clash", (Median,), {"score_name": name})
+        with pytest.raises(ConfigError, match=f"score_name = {name!r}"):
+            dystop.simulate(task=clash(), **shared)
 
 
 def test_labels_cannot_be_flipped_where_they_are_not_learned():

@@ -13,6 +13,7 @@ privacy             what private training has cost
 from dataclasses import fields
 from typing import Any
 
+from dystop.errors import ConfigError
 from dystop.record import RoundRecord, from_json
 from dystop.recorders.emulated_trainings import EmulatedTrainingsRecorder
 from dystop.recorders.energy import EnergyRecorder
@@ -45,6 +46,12 @@ def number_fields() -> dict[str, type[int] | type[float]]:
     }  # fmt: skip
     added = [f for group in GROUPS for f in fields(group)]
     return {f.name: kinds[f.type] for f in (*fields(RoundRecord), *added) if f.type in kinds}
+
+
+def check_score_name(name: str) -> None:
+    """Raise ConfigError where the score of a task has the name of a recorder's field."""
+    if any(name == f.name for group in GROUPS for f in fields(group)):
+        raise ConfigError(f"score_name = {name!r} is a field of a record; choose another name")
 
 
 def read_record(line: str) -> RoundRecord:

@@ -10,6 +10,7 @@ from torch import nn
 from dystop.data import Dataset, Labels
 from dystop.errors import ConfigError
 from dystop.experiments.config import Experiment
+from dystop.recorders import check_score_name
 from dystop.sparse import Ints
 from dystop.training.adapters import Adapter, with_adapters
 from dystop.training.local_steps.privacy import Privacy
@@ -56,6 +57,7 @@ def make_trainer(
     if is_flower(experiment.model.name):
         return _flower_trainer(experiment, shards)
     task = task or task_of(experiment, data)
+    check_score_name(task.score_name)
     module = make_module(experiment, data, task, model)
     values = data.targets or (None, None)
     arrays = Arrays(
