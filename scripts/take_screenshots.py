@@ -43,7 +43,7 @@ STUDIES = {
 SITE = {
     "site": "index.html",
     "site-tutorial": "tutorial/first-comparison.html",
-    "site-mechanism": "explanation/mechanisms/dystop.html",
+    "site-mechanism": "explanation/mechanisms.html",
     "site-keys": "reference/keys.html",
     "site-why": "why.html",
 }

@@ -173,17 +173,17 @@ def document_mechanism(name: str) -> str:
         if f.name != "mode" and getattr(able, f.name) != getattr(default, f.name)
     ]
     module = import_module(kind.__module__)
-    file = f"../../../src/{module.__name__.replace('.', '/')}.py"
+    file = f"../../src/{module.__name__.replace('.', '/')}.py"
     origin = provenance_of(kind())
     parts = [
-        f"## Provenance and our choices\n\nProvenance: **{origin}**. {mode.capitalize()}.",
+        f"Provenance: **{origin}**. {mode.capitalize()}.",
         _paragraphs(inspect.getdoc(kind) or ""),
         f"Code: [`{module.__name__}`]({file}). Class: {{py:class}}`dystop.{kind.__name__}`.",
     ]
     if special:
         parts += ["It declares:", table(("capability", "value", "meaning"), special)]
     keys = [_document_key(key, "no-index") for key in keys_of(kind, "mechanism.")]
-    parts += ["## Keys", *(keys or ["It has no keys."])]
+    parts += keys or ["It has no keys."]
     return "\n\n".join(parts)
 
 
@@ -200,10 +200,10 @@ def _paragraphs(doc: str) -> str:
 
 
 def document_mechanisms(_: str) -> str:
-    """Return a table of all mechanisms, with links to their pages."""
+    """Return a table of all mechanisms, with links to their sections."""
     rows = [
         (
-            f"[{name}]({name}.md)",
+            f"[{name}](#{name})",
             MECHANISMS[name]().capabilities().mode,
             provenance_of(kind()),
             kind.summary,
