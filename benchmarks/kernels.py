@@ -20,7 +20,8 @@ import numpy as np
 from dystop import rng, sparse
 from dystop.acceleration import Accelerated, kernel_at
 from dystop.bench.planning import fleet_of, params_of
-from dystop.control import aggregation, plan_check, priority, robust_aggregation, timing, topology
+from dystop.control import aggregation, plan_check, priority, timing, topology
+from dystop.exchange import rules
 from dystop.plan import links
 from dystop.sparse import no_pairs
 from dystop.world import World, channel, geometry, reach
@@ -81,8 +82,8 @@ def cases(work: Workload) -> Iterator[Case]:
     yield topology.ptca_loop, lambda f: f(work.active, *work.ranked, work.budget, work.cap)
     yield aggregation.size_rows, lambda f: f(work.active, work.pulled, work.fleet.data_size)
     yield plan_check.mix_violations, lambda f: f(work.mix, work.pulled, 1e-9)
-    yield robust_aggregation.square_sum, lambda f: f(work.models[0])
-    yield robust_aggregation.square_gap, lambda f: f(*work.models)
+    yield rules.square_sum, lambda f: f(work.models[0])
+    yield rules.square_gap, lambda f: f(*work.models)
     yield geometry.distance, lambda f: f(seen.position, *work.pair)
     yield (
         geometry.neighbours_within,

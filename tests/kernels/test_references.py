@@ -19,10 +19,10 @@ from dystop.control import (
     aggregation,
     plan_check,
     priority,
-    robust_aggregation,
     timing,
     topology,
 )
+from dystop.exchange import rules
 from dystop.mechanisms.shared import push, server
 from dystop.plan import Plan, links, mix_of
 from dystop.simulator import mailbox
@@ -34,7 +34,7 @@ from dystop.world.params import Channel
 quick = settings(derandomize=True, deadline=None, max_examples=60)
 seeds = st.integers(0, 2**32)
 
-CORE = ("control", "mechanisms", "plan", "rng", "sparse", "world")
+CORE = ("control", "exchange", "mechanisms", "plan", "rng", "sparse", "world")
 
 
 def accelerated_functions():
@@ -383,8 +383,8 @@ def test_squares(seed, size, odd):
     a, b = draw.normal(0.0, 1e30, (2, size)).astype(np.float32)
     a[: size // 7] = odd
     for function, args in (
-        (robust_aggregation.square_sum, (a,)),
-        (robust_aggregation.square_gap, (a, b)),
+        (rules.square_sum, (a,)),
+        (rules.square_gap, (a, b)),
     ):
         fast, plain = kernel_at(function.path)(*args), function.reference(*args)
         np.testing.assert_allclose(fast, plain, rtol=1e-12)

@@ -10,8 +10,8 @@ from typing import Any
 
 CORE = frozenset(
     {
-        "acceleration", "carried", "control", "data", "errors", "foreign_files", "format",
-        "mechanisms", "parallel", "params", "plan", "record", "recorders", "rng", "sealed",
+        "acceleration", "carried", "control", "data", "errors", "exchange", "foreign_files",
+        "format", "mechanisms", "parallel", "params", "plan", "record", "recorders", "rng", "sealed",
         "serialization", "simulator", "sparse", "storage", "strict_json", "training", "types",
         "units", "user_code", "world",
     }

@@ -93,12 +93,12 @@ def _rows(mix: Mix) -> tuple[Ints, Ints, Ints]:
 
 
 def square_sum(vector: Vector) -> float:
-    """Return the sum of squares; see `dystop.control.robust_aggregation.square_sum`."""
+    """Return the sum of squares; see `dystop.exchange.rules.square_sum`."""
     return _square_sum(as_readonly(vector))
 
 
 def square_gap(a: Vector, b: Vector) -> float:
-    """Return the sum of squared differences; see `dystop.control.robust_aggregation.square_gap`."""
+    """Return the sum of squared differences; see `dystop.exchange.rules.square_gap`."""
     return _square_gap(as_readonly(a), as_readonly(b))
 
 

@@ -20,6 +20,7 @@ from safetensors.torch import save_file
 
 from dystop.control.compression import PublicVersions
 from dystop.errors import RunFolderError
+from dystop.exchange.rules import Memory
 from dystop.foreign_files import folder_within, open_regular, opened_path
 from dystop.format import FORMAT, other_format
 from dystop.recorders.recorder import Memories
@@ -81,6 +82,7 @@ _KINDS = Kinds(
     StoredState,
     ControlState,
     Models,
+    Memory,
     Trainings,
     Messages,
     Outcome,

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from dystop.control.aggregation import passive_shift
+from dystop.exchange.rules import Memory
 from dystop.plan import Mix
 from dystop.sparse import Bools, Floats, Ints, ints
 from dystop.training.device import upload
@@ -95,8 +96,7 @@ class Models:
     finished_start: Tensor | None  # [nodes, W], where the training behind `finished` began
     snapshots: dict[int, Tensor]  # [W] each, for messages that were pushed
     origins: dict[int, Tensor]  # [W] each, where the training behind a snapshot began
-    distances: Floats | None = None  # [nodes, RECENT], of received models; newest last, NaN: none
-    losses: Floats | None = None  # [nodes, RECENT], of received models on own samples
+    memory: Memory | None = None  # of the nodes, where the aggregation rule needs one
     aggregated: Tensor | None = None  # [nodes, W]
     aggregated_before: Tensor | None = None  # [nodes, W], before an exchange that is under way
     public: Tensor | None = None  # [nodes, W], what others know where differences are sent

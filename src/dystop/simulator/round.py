@@ -36,7 +36,6 @@ from dystop.simulator.evaluation import (
     schedule_evaluation,
 )
 from dystop.simulator.mailbox import deliver
-from dystop.simulator.mixing.robust import with_memory
 from dystop.simulator.model_stack import PendingScore, first_models, index
 from dystop.simulator.state import Components, State
 from dystop.simulator.transfers import PendingOutcome, execute
@@ -144,7 +143,7 @@ def begin(components: Components) -> State:
         deltas=components.keeps_starts,
         aggregated=components.evaluate.model == "aggregated",
     )
-    models = with_memory(models, components.aggregation)
+    models = replace(models, memory=components.exchange.rule.memory(fleet.nodes))
     models = with_copies(models, components.compression, components.capabilities)
     control = initial_state(fleet, components.mechanism)
     training_s = np.zeros(fleet.nodes)

@@ -4,8 +4,8 @@ from dataclasses import dataclass, field
 from functools import cached_property
 
 from dystop.control.compression import Compression, PublicVersions
-from dystop.control.robust_aggregation import Aggregation
 from dystop.control.stopping import Evaluate, Stop
+from dystop.exchange import Exchange
 from dystop.plan import Plan
 from dystop.recorders.recorder import Memories, Recorders
 from dystop.simulator.attack import Attackers
@@ -29,7 +29,7 @@ class Components:
     stop: Stop
     evaluate: Evaluate
     steps: Ints  # mini-batches of one local training, [N]
-    aggregation: Aggregation = field(default_factory=Aggregation)
+    exchange: Exchange = field(default_factory=Exchange)
     attackers: Attackers | None = None
     compression: Compression | None = None  # None: links carry whole models
     recorders: Recorders = ()

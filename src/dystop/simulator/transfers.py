@@ -12,7 +12,7 @@ from dystop.plan import Mix, Plan, anywhere, repeated
 from dystop.simulator import mailbox
 from dystop.simulator.carrying import after_mixing, mix_own_rows, vectors_before
 from dystop.simulator.compressed_links import compressed
-from dystop.simulator.mixing.robust import aggregated_rows
+from dystop.simulator.mixing.rules import combined_rows
 from dystop.simulator.mixing.stage import NOTHING, Sent, Sources, all_fresh
 from dystop.simulator.model_stack import index, link_distances, write_rows
 from dystop.simulator.state import Components, State
@@ -126,9 +126,10 @@ def _mix_stage(
     sources = _sources(state, view, realised, stage, rows)
     if sent.nodes(rows.kind):
         sources = _with_sent(sources, rows, sent)
-    if components.aggregation.rule == "mean" and state.models.trainings.mix_later(rows, sources):
-        return
-    mixed = aggregated_rows(components.aggregation, components.trainer, state.models, rows, sources)
+    rule, trainer = components.exchange.rule, components.trainer
+    mixed = combined_rows(rule, trainer, state.models, rows, sources)
+    if mixed is None:
+        return  # they wait for others
     mix_own_rows(components, state.models, rows, sources, mixed)
     passive = ~mask_of(view.fleet.nodes, plan.active)[rows.receiver]
     write_rows(state.models, rows.receiver, mixed, passive, sources.busy)

@@ -15,8 +15,8 @@ from functools import partial
 
 import numpy as np
 
-from dystop.control import robust_aggregation
 from dystop.control.aggregation import kept_coordinates
+from dystop.exchange.rules import norm
 from dystop.testbed.coordinator.conduct.misbehaviour import STRIKE_CODES
 from dystop.testbed.events import PullFailed, PullFinished, Vector
 from dystop.testbed.params import Guards
@@ -112,10 +112,10 @@ class ModelCheck:
             event = self.pull(peer, newest)
             if isinstance(event, PullFinished):
                 models.append(event.vector)
-        models = [m for m in models if np.isfinite(robust_aggregation.norm(m))]
+        models = [m for m in models if np.isfinite(norm(m))]
         if len(models) < MIN_REFERENCES:
             return None
-        return sorted(models, key=robust_aggregation.norm)[len(models) // 2]
+        return sorted(models, key=norm)[len(models) // 2]
 
 
 def _has_version(event: PullFinished | PullFailed, version: int) -> bool:

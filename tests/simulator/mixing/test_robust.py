@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 import torch
 
-from dystop.control.robust_aggregation import Aggregation
 from dystop.control.stopping import Stop
+from dystop.exchange import Exchange
+from dystop.exchange.rules import Clip, Median
 from dystop.experiments.building import build
 from dystop.experiments.config import read_experiment
 from dystop.plan import Plan, links, mix_of
@@ -135,13 +136,13 @@ def test_attackers_do_not_count_in_the_score():
 
 def test_clipping_by_hand():
     """Distances from 1 are 1 and 2: with radius 1, the model 3 counts half."""
-    clip = Aggregation("clip", clip_radius=1.0)
-    _, models = after_one_round(Script(plans=(pulls(),)), aggregation=clip)
+    clip = Exchange(Clip(clip_radius=1.0))
+    _, models = after_one_round(Script(plans=(pulls(),)), exchange=clip)
     assert models == pytest.approx([1 + (1 + 1) / 3 + 1, 2 + 2, 3 - (1 + 1) / 3 + 3])
 
 
 def test_the_median_by_hand():
-    _, models = after_one_round(Script(plans=(pulls(),)), aggregation=Aggregation("median"))
+    _, models = after_one_round(Script(plans=(pulls(),)), exchange=Exchange(Median()))
     assert models == pytest.approx([2 + 1, 2 + 2, 2 + 3])
 
 
@@ -151,8 +152,8 @@ def test_a_model_that_is_not_finite_is_left_out():
             return {2: torch.full((1,), torch.nan)}
 
     attackers = Diverging(Adversary("flip"), ints([2]), 3, 0, torch.zeros(1))
-    clip = Aggregation("clip", clip_radius=1.0)
-    _, models = after_one_round(Script(plans=(pulls(),)), aggregation=clip, attackers=attackers)
+    clip = Exchange(Clip(clip_radius=1.0))
+    _, models = after_one_round(Script(plans=(pulls(),)), exchange=clip, attackers=attackers)
     assert models[0] == pytest.approx(1 + 1 / 3 + 1)
 
 

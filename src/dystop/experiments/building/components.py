@@ -12,6 +12,8 @@ from dystop.control.compression import Compression, describe_mean
 from dystop.control.round import build_view, initial_state
 from dystop.data import Dataset, Labels
 from dystop.data.npz import IF_TABLE
+from dystop.exchange import Exchange
+from dystop.exchange.rules import rule_of
 from dystop.experiments.building.samples import attackers_of
 from dystop.experiments.config import Experiment
 from dystop.experiments.fleet import make_stop, mechanism_of, steps_of
@@ -47,7 +49,7 @@ def make_components(
         evaluate=experiment.evaluate,
         steps=steps_of(experiment, fleet),
         recorders=recorders_of(Setting(experiment, fleet, testbed=False)),
-        aggregation=experiment.aggregation,
+        exchange=Exchange(rule_of(experiment.aggregation)),
         attackers=_attackers(experiment, trainer),
         compression=compression,
     )

@@ -10,13 +10,13 @@ from typing import Annotated, Any, Literal
 from annotated_types import Ge, Gt, Le
 
 from dystop.control.compression import LinkParams
-from dystop.control.robust_aggregation import Aggregation
 from dystop.control.stopping import Evaluate, Stop
 from dystop.data.generated.images import SyntheticParams
 from dystop.data.generated.table import TableParams
 from dystop.data.generated.text import TextParams
 from dystop.data.partition import PartitionParams
 from dystop.data.private import PrivateData
+from dystop.exchange.rules import Aggregation
 from dystop.experiments.config.keys import Key, keys_of
 from dystop.experiments.config.readings import ReadingName
 from dystop.mechanisms import MECHANISMS

@@ -7,6 +7,8 @@ from pathlib import Path
 import torch
 
 import dystop
+from dystop.exchange import Exchange
+from dystop.exchange.rules import rule_of
 from dystop.experiments.config import Experiment, read_experiment
 from dystop.experiments.testbed.enrolment import OBSERVER, node_names, node_of, read_enrolled
 from dystop.experiments.testbed.parts import (
@@ -62,7 +64,7 @@ def make_worker(
         deltas=experiment.mechanism.capabilities().deltas,
         timeouts=bed.timeouts,
         guards=bed.guards,
-        aggregation=experiment.aggregation,
+        exchange=Exchange(rule_of(experiment.aggregation)),
         own_losses=parts.own_losses,
         limits=bed.limits,
     )

@@ -1,7 +1,7 @@
 """What the parties of a testbed need of data and models: every worker gets its own shard only."""
 
 import secrets
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -12,6 +12,7 @@ from dystop.data import Dataset, label_counts
 from dystop.data.dataset import taken
 from dystop.data.private import own_samples, placeholder_samples
 from dystop.errors import ConfigError
+from dystop.exchange.rules import Models
 from dystop.experiments.building import (
     attackers_of,
     card_of,
@@ -30,6 +31,7 @@ from dystop.sparse import Floats, Ints
 from dystop.testbed.events import Counters, StartTraining, TrainingFinished, Vector
 from dystop.testbed.protocol.payload import Schema, schema_of
 from dystop.testbed.worker.model_server import Attacker
+from dystop.testbed.worker.state import OwnLosses
 from dystop.testbed.worker.training_thread import local_trainer
 from dystop.training.flat import Layout
 from dystop.training.saved import ModelCard
@@ -115,7 +117,7 @@ class WorkerParts:
     step_s: float  # minimum seconds of a mini-batch; 0: no emulation
     layout: Layout
     card: ModelCard  # of the trained model
-    own_losses: Callable[[Sequence[Vector]], Floats | None]  # of models on own samples
+    own_losses: OwnLosses
     attacker: Attacker | None = None
 
 
@@ -162,18 +164,16 @@ def worker_parts(experiment: Experiment, node: int, file: Path | None = None) ->
     )
 
 
-def _own_losses(
-    experiment: Experiment, trainer: Trainer, node: int
-) -> Callable[[Sequence[Vector]], Floats | None]:
+def _own_losses(experiment: Experiment, trainer: Trainer, node: int) -> OwnLosses:
     """Return a function that tests models on samples of this node; None if it has none."""
     counters = trainer.initial()[1]
     is_server = node >= experiment.fleet.workers
 
-    def own_losses(models: Sequence[Vector]) -> Floats | None:
+    def own_losses(models: Models, samples: int) -> Floats | None:
         if is_server:
             return None
-        stack = torch.from_numpy(np.stack(models))
-        return trainer.own_losses(stack, counters, node, experiment.aggregation.samples)
+        stack = torch.from_numpy(np.stack(list(models)))
+        return trainer.own_losses(stack, counters, node, samples)
 
     return own_losses
 

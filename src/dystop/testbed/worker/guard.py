@@ -15,8 +15,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from dystop.control import robust_aggregation
-from dystop.control.robust_aggregation import RECENT
+from dystop.exchange.rules import RECENT, distance, norm, running_median
 from dystop.sparse import Bools
 from dystop.testbed.events import Vector
 from dystop.testbed.params import Guards
@@ -78,7 +77,7 @@ class Guard:
     @property
     def usual_distance(self) -> float | None:
         """The median of recent distances; None if there are none."""
-        return robust_aggregation.running_median(self._distances)
+        return running_median(self._distances)
 
     def learn(self, own: Vector) -> None:
         """Remember an own model; it must not change afterwards."""
@@ -87,7 +86,7 @@ class Guard:
 
     def _measure(self) -> None:
         own, self._unmeasured = self._unmeasured, None
-        if own is not None and np.isfinite(size := robust_aggregation.norm(own)):
+        if own is not None and np.isfinite(size := norm(own)):
             self._norms.append(size)
 
     def forget(self, node: int) -> None:
@@ -109,7 +108,7 @@ class Guard:
         """
         if not claim.is_possible:
             return Verdict("malformed")
-        size = robust_aggregation.norm(vector)
+        size = norm(vector)
         if not np.isfinite(size):
             return Verdict("not_finite")
         if size > self._largest_norm(own):
@@ -132,7 +131,7 @@ class Guard:
     def _largest_norm(self, own: Vector) -> float:
         """Return the largest accepted norm; no limit while the own model is all zeros."""
         self._measure()
-        recent = max(self._norms, default=0.0) or robust_aggregation.norm(own)
+        recent = max(self._norms, default=0.0) or norm(own)
         return self._params.norm_factor * recent if recent > 0 else np.inf
 
     def _far(self, gap: float, usual: float) -> bool:
@@ -170,6 +169,6 @@ class Guard:
 def _gap(vector: Vector, own: Vector, kept: Bools | None) -> float:
     """Return the distance to the own model; that of a masked vector is scaled to full length."""
     if kept is None or len(vector) == len(own):
-        return robust_aggregation.distance(own, vector)
-    part = robust_aggregation.distance(own[kept], vector)
+        return distance(own, vector)
+    part = distance(own[kept], vector)
     return part * float(np.sqrt(len(own) / max(len(vector), 1)))

@@ -1,6 +1,6 @@
 """Mix the models that a worker has accepted, by the rule of the configuration.
 
-    mixer = Mixer(aggregation, weight_cap, own_losses)
+    mixer = Mixer(rule, weight_cap, own_losses)
     mixed = mixer.mix_arrived(row, node, own, arrived, radius=guard.usual_distance)
 
 `arrived` holds the accepted models by source, without the own node. A masked model may be whole or
@@ -9,44 +9,46 @@ changes. No vector is ever modified.
 """
 
 import math
-from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
+from functools import partial
 
 import numpy as np
 
-from dystop.control import robust_aggregation
 from dystop.control.aggregation import kept_coordinates
-from dystop.control.robust_aggregation import (
-    COORDINATE_WISE,
-    RECENT,
-    Aggregation,
-    Seen,
+from dystop.exchange.rules import (
+    Memory,
+    Models,
+    Rule,
     Usual,
-    robust_weights,
+    Vectors,
+    VotingRule,
+    WeighingRule,
+    blend,
 )
 from dystop.sparse import Bools, Floats
 from dystop.testbed.events import Vector
 from dystop.testbed.protocol.messages import Row
+from dystop.testbed.worker.state import OwnLosses
 
 
 class Mixer:
-    """Mixes the accepted models of one worker; remembers their losses on own samples."""
+    """Mixes the accepted models of one worker; remembers their distances and losses."""
 
     def __init__(
         self,
-        aggregation: Aggregation,
+        rule: Rule,
         weight_cap: float = 1.0,
-        own_losses: Callable[[Sequence[Vector]], Floats | None] = lambda models: None,
+        own_losses: OwnLosses = lambda models, samples: None,
     ) -> None:
         """Prepare the mixer.
 
         Args:
-            aggregation: The rule; it does not apply to updates.
+            rule: The rule; it does not apply to updates.
             weight_cap: Largest weight of one neighbour.
-            own_losses: Losses of models on own samples; only `agree` asks for them.
+            own_losses: Losses of models on own samples; a rule may ask for them.
         """
-        self._params, self._cap, self._own_losses = aggregation, weight_cap, own_losses
-        self._losses: deque[float] = deque(maxlen=RECENT)
+        self._rule, self._cap, self._own_losses = rule, weight_cap, own_losses
+        self._memory = Memory.empty(1)
 
     def mix_arrived(
         self,
@@ -75,14 +77,14 @@ class Mixer:
             return _add_updates(weights, node, own, arrived, start)
         weights = _capped(weights, node, self._cap)
         if row.kind != "masked" or row.mask is None:
-            return self._aggregate(weights, node, {**arrived, node: own}, radius)
+            return self._combine(weights, node, {**arrived, node: own}, radius)
         kept = kept_coordinates(*row.mask, len(own))
         models = {j: _only(arrived[j], kept) for j in weights if j != node} | {node: own[kept]}
         mixed = own.copy()
-        mixed[kept] = self._aggregate(weights, node, models, radius, own, kept)
+        mixed[kept] = self._combine(weights, node, models, radius, own, kept)
         return mixed
 
-    def _aggregate(
+    def _combine(
         self,
         weights: dict[int, float],
         node: int,
@@ -91,45 +93,36 @@ class Mixer:
         whole: Vector | None = None,
         kept: Bools | None = None,
     ) -> Vector:
-        """Aggregate one row with the configured rule; the mean adds models by id.
+        """Combine one row by the rule; the mean adds models by id.
 
         `whole` is the own model with all coordinates, of which the models hold the kept ones.
         """
-        params, own, ids = self._params, models[node], list(weights)
+        own, ids = models[node], list(weights)
         others = [j for j in ids if j != node and weights[j] != 0]
-        if params.rule == "mean" or not others:
-            factors = np.array(list(weights.values()))
-            return robust_aggregation.blend(factors, [models[j] for j in ids])
-        if params.rule in COORDINATE_WISE:
-            voters = [models[j] for j in ids if weights[j] != 0]  # of weight zero: no vote
-            share = params.trim if params.rule == "trimmed" else 0.5
-            return robust_aggregation.trimmed(voters or [own], share)
-        theirs = [models[j] for j in others]
-        distance = robust_aggregation.distances(own, theirs)
-        # Scaled to full length, as the guard measures.
-        scale = 1.0 if whole is None else math.sqrt(len(whole) / max(len(own), 1))
-        if radius is None:
-            radius = robust_aggregation.running_median(distance * scale)
-        if params.rule == "agree":
-            theirs = robust_aggregation.stretched(own, theirs)
-            distance = robust_aggregation.distances(own, theirs)
-        loss = self._loss(theirs, whole, kept) if params.rule == "agree" else None
-        usual = Usual(radius, robust_aggregation.running_median(self._losses))
-        new = robust_weights(
-            params, np.array([weights[j] for j in others]), Seen(distance * scale, loss), usual
-        )
-        return robust_aggregation.mix_weighted(own, theirs, new)
+        if others and isinstance(self._rule, VotingRule):
+            return self._rule.voted([models[j] for j in ids if weights[j] != 0])
+        if others and isinstance(self._rule, WeighingRule):
+            # Scaled to full length, as the guard measures.
+            scale = 1.0 if whole is None else math.sqrt(len(whole) / max(len(own), 1))
+            arrived = Vectors(
+                own, [models[j] for j in others], scale, partial(self._losses, whole, kept)
+            )
+            given = np.array([weights[j] for j in others])
+            return self._rule.combined(given, arrived, partial(self._recall, radius))
+        return blend(np.array(list(weights.values())), [models[j] for j in ids])
 
-    def _loss(
-        self, models: Sequence[Vector], whole: Vector | None, kept: Bools | None
+    def _recall(self, radius: float | None, distance: Floats, loss: Floats | None = None) -> Usual:
+        """Remember distances and losses; return what is usual, with the radius of the guard."""
+        usual = self._memory.recall(0, distance, loss)
+        return usual if radius is None else Usual(radius, usual.loss)
+
+    def _losses(
+        self, whole: Vector | None, kept: Bools | None, models: Models, samples: int
     ) -> Floats | None:
         """Return the losses on own samples; a masked model gets its other coordinates from own."""
         if whole is not None and kept is not None:
             models = [_filled(whole, kept, model) for model in models]
-        loss = self._own_losses(models)
-        if loss is not None:
-            self._losses.extend(loss[np.isfinite(loss)].tolist())
-        return loss
+        return self._own_losses(models, samples)
 
 
 def arrived_weights(row: Row, node: int, arrived: Mapping[int, Vector]) -> dict[int, float]:
@@ -171,9 +164,7 @@ def _add_updates(
     if start is None:
         raise ValueError("a row of updates needs the start of the own training")
     terms = {node: own - start, **updates}
-    return start + robust_aggregation.blend(
-        np.array(list(weights.values())), [terms[j] for j in weights]
-    )
+    return start + blend(np.array(list(weights.values())), [terms[j] for j in weights])
 
 
 def _only(vector: Vector, kept: Bools) -> Vector:

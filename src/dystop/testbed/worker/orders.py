@@ -46,7 +46,7 @@ class OrderExecution:
     def __init__(self, durable: DurableState, pulls: PullTracker) -> None:
         self.durable, self.pulls = durable, pulls
         setup = durable.setup
-        self._mixer = Mixer(setup.aggregation, setup.guards.weight_cap, setup.own_losses)
+        self._mixer = Mixer(setup.exchange.rule, setup.guards.weight_cap, setup.own_losses)
         self.exchange: ActiveExchange | None = None
         self.queued: tuple[Execute, float] | None = None  # with the time of acceptance
         self.newest_round = durable.state.last_round  # including cancelled orders

@@ -4,17 +4,21 @@ Both are immutable. Every change makes a new state, so that the state that is be
 cannot change during the write.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 
 import numpy as np
 
 from dystop.control.aggregation import passive_shift
-from dystop.control.robust_aggregation import Aggregation
+from dystop.exchange import Exchange
+from dystop.exchange.rules import Models
 from dystop.sparse import Floats
 from dystop.testbed.events import Counters, Vector
 from dystop.testbed.params import Guards, Limits, Timeouts
 from dystop.testbed.protocol.messages import Mail, Phase, Report
+
+OwnLosses = Callable[[Models, int], Floats | None]
+"""Returns the losses of models on some of the worker's samples; None: it has none."""
 
 VERSION_GAP = 64  # most snapshots that an order can publish before the next checkpoint
 
@@ -35,10 +39,10 @@ class WorkerSetup:
     observer: str = "observer"  # may pull from every worker
     timeouts: Timeouts = field(default_factory=Timeouts)
     guards: Guards = field(default_factory=Guards)
-    aggregation: Aggregation = field(default_factory=Aggregation)
+    exchange: Exchange = field(default_factory=Exchange)
     limits: Limits = field(default_factory=Limits)
     digest: Callable[[Vector], str] = lambda vector: ""  # of the payload that peers would pull
-    own_losses: Callable[[Sequence[Vector]], Floats | None] = lambda models: None  # on own samples
+    own_losses: OwnLosses = lambda models, samples: None
 
 
 @dataclass(frozen=True)

@@ -1,12 +1,13 @@
-"""Robust aggregators: plain references, properties and worked examples."""
+"""Aggregation rules: plain references, properties and worked examples."""
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dystop.control import robust_aggregation
 from dystop.control.aggregation import kept_coordinates
+from dystop.exchange import rules
+from dystop.exchange.rules import Agree, Clip, Median, Memory, Nearest, Trimmed, Usual, Vectors
 
 MASK_3 = [1, 3, 9, 11, 12, 13, 14, 16, 17, 18, 20, 22]  # frozen: recorded runs depend on it
 
@@ -56,15 +57,33 @@ def slow_agree(own, others, weights, radius, losses, usual):
     return out
 
 
+def combined(rule, own, others, weights, usual=None, losses=None):
+    """Mix by a rule, with what is usual: nothing, unless it is given."""
+    arrived = Vectors(own, others, losses_of=lambda models, samples: losses)
+    return rule.combined(weights, arrived, lambda distance, loss: usual or Usual())
+
+
+def mean(own, others, weights):
+    return rules.blend(np.append(1.0 - weights.sum(), weights), [own, *others])
+
+
+def clip(own, others, weights, radius):
+    return combined(Clip(clip_radius=radius), own, others, weights)
+
+
+def nearest(own, others, weights, k):
+    return combined(Nearest(nearest=k), own, others, weights)
+
+
+def stretched(own, others):
+    arrived = Vectors(own, others)
+    return arrived.stretched(rules.stretch_factors(*arrived.norms())).others
+
+
 def agreed(own, others, weights, radius, losses, usual):
-    """Mix under the rule `agree`, as simulator and testbed do."""
-    others = robust_aggregation.stretched(own, others)
-    seen = robust_aggregation.Seen(robust_aggregation.distances(own, others), np.array(losses))
-    new = robust_aggregation.robust_weights(
-        robust_aggregation.Aggregation("agree"), weights, seen,
-        robust_aggregation.Usual(radius, usual),
-    )  # fmt: skip
-    return robust_aggregation.mix_weighted(own, others, new)
+    """Mix under the rule `agree`."""
+    usual = Usual(radius, usual)
+    return combined(Agree(), own, others, weights, usual, np.array(losses))
 
 
 def slow_trimmed(models, share):
@@ -86,26 +105,20 @@ def slow_nearest(own, others, weights, k):
 
 
 @quick
-@given(neighbourhoods(), st.floats(0, 300), st.integers(1, 8), st.floats(0, 0.5))
+@given(neighbourhoods(), st.floats(0.001, 300), st.integers(1, 8), st.floats(0, 0.5))
 def test_twins(hood, radius, k, share):
     own, others, _ = hood
     close = {"rtol": 1e-5, "atol": 1e-4}
     everybody = [own, *others]
-    np.testing.assert_allclose(robust_aggregation.mean(*hood), slow_mean(*hood), **close)
-    np.testing.assert_allclose(
-        robust_aggregation.clip(*hood, radius), slow_clip(*hood, radius), **close
-    )
-    trimmed = robust_aggregation.trimmed(everybody, share)
+    np.testing.assert_allclose(mean(*hood), slow_mean(*hood), **close)
+    np.testing.assert_allclose(clip(*hood, radius), slow_clip(*hood, radius), **close)
+    trimmed = Trimmed(trim=share).voted(everybody)
     np.testing.assert_allclose(trimmed, slow_trimmed(everybody, share),
                                **close)  # fmt: skip
-    np.testing.assert_allclose(
-        robust_aggregation.median(everybody), np.median(everybody, axis=0), **close
-    )
-    np.testing.assert_allclose(
-        robust_aggregation.nearest(*hood, k), slow_nearest(*hood, k), **close
-    )
+    np.testing.assert_allclose(Median().voted(everybody), np.median(everybody, axis=0), **close)
+    np.testing.assert_allclose(nearest(*hood, k), slow_nearest(*hood, k), **close)
     far = [np.linalg.norm(x.astype(float) - own) for x in others]
-    np.testing.assert_allclose(robust_aggregation.distances(own, others), far, rtol=1e-12)
+    np.testing.assert_allclose(Vectors(own, others).distances(), far, rtol=1e-12)
 
 
 losses_of_seven = st.lists(st.floats(0.01, 10), min_size=7, max_size=7)
@@ -119,13 +132,13 @@ def test_agree(hood, radius, losses, usual):
     losses = np.array(losses[: len(others)])
     got = agreed(*hood, radius, losses, usual)
     np.testing.assert_allclose(got, slow_agree(*hood, radius, losses, usual), rtol=1e-5, atol=1e-4)
-    assert robust_aggregation.distance(own, got) <= radius * weights.sum() + 1e-3
+    assert rules.distance(own, got) <= radius * weights.sum() + 1e-3
     turned = agreed(own, others[::-1], weights[::-1], radius, losses[::-1], usual)
     np.testing.assert_allclose(turned, got, rtol=1e-5, atol=1e-4)
     good = np.full(len(others), usual)
     np.testing.assert_array_equal(
         agreed(*hood, radius, good, usual),
-        robust_aggregation.clip(own, robust_aggregation.stretched(own, others), weights, radius),
+        clip(own, stretched(own, others), weights, radius),
     )
 
 
@@ -147,16 +160,14 @@ def test_without_anything_usual_the_medians_of_what_arrived_decide():
 @quick
 @given(neighbourhoods())
 def test_an_infinite_radius_is_the_mean(hood):
-    np.testing.assert_array_equal(
-        robust_aggregation.clip(*hood, np.inf), robust_aggregation.mean(*hood)
-    )
+    np.testing.assert_array_equal(clip(*hood, np.inf), mean(*hood))
 
 
 @quick
-@given(neighbourhoods(), st.floats(0, 50))
+@given(neighbourhoods(), st.floats(0.001, 50))
 def test_clip_moves_at_most_radius_times_weight(hood, radius):
     own, _, weights = hood
-    moved = robust_aggregation.distance(own, robust_aggregation.clip(*hood, radius))
+    moved = rules.distance(own, clip(*hood, radius))
     assert moved <= radius * weights.sum() + 1e-3
 
 
@@ -165,14 +176,14 @@ def test_clip_moves_at_most_radius_times_weight(hood, radius):
 def test_nothing_trimmed_is_the_unweighted_mean(hood):
     models = np.array([hood[0], *hood[1]])
     plain = models.mean(axis=0, dtype=np.float64)
-    np.testing.assert_allclose(robust_aggregation.trimmed(models, 0), plain, rtol=1e-6, atol=1e-30)
+    np.testing.assert_allclose(Trimmed(trim=0).voted(models), plain, rtol=1e-6, atol=1e-30)
 
 
 @quick
 @given(neighbourhoods())
 def test_order_statistics_lie_between(hood):
     models = np.array([hood[0], *hood[1]])
-    for result in (robust_aggregation.median(models), robust_aggregation.trimmed(models, 0.25)):
+    for result in (Median().voted(models), Trimmed(trim=0.25).voted(models)):
         assert (result >= models.min(axis=0)).all()
         assert (result <= models.max(axis=0)).all()
 
@@ -185,19 +196,13 @@ def test_the_order_of_neighbours_does_not_matter(hood, random):
     random.shuffle(order)
     close = {"rtol": 1e-4, "atol": 1e-4}
     turned = (own, others[order], weights[order])
-    np.testing.assert_allclose(
-        robust_aggregation.clip(*turned, 3.0), robust_aggregation.clip(*hood, 3.0), **close
-    )
-    np.testing.assert_allclose(
-        robust_aggregation.mean(*turned), robust_aggregation.mean(*hood), **close
-    )
-    np.testing.assert_array_equal(robust_aggregation.median([own, *others[order]]),
-                                  robust_aggregation.median([own, *others]))  # fmt: skip
-    far = np.sort(robust_aggregation.distances(own, others))
+    np.testing.assert_allclose(clip(*turned, 3.0), clip(*hood, 3.0), **close)
+    np.testing.assert_allclose(mean(*turned), mean(*hood), **close)
+    np.testing.assert_array_equal(Median().voted([own, *others[order]]),
+                                  Median().voted([own, *others]))  # fmt: skip
+    far = np.sort(Vectors(own, others).distances())
     if (np.diff(far) > 1e-6).all():  # ties go to the first
-        np.testing.assert_allclose(
-            robust_aggregation.nearest(*turned, 2), robust_aggregation.nearest(*hood, 2), **close
-        )
+        np.testing.assert_allclose(nearest(*turned, 2), nearest(*hood, 2), **close)
 
 
 def test_by_hand():
@@ -205,51 +210,45 @@ def test_by_hand():
     others = np.array([[3, 4], [0, 1], [30, 40]], np.float32)  # 5, 1 and 50 away
     weights = np.array([0.2, 0.3, 0.4])
     # 3/5 of (3, 4) is (1.8, 2.4), all of (0, 1), 3/50 of (30, 40) is again (1.8, 2.4).
-    clipped = robust_aggregation.clip(own, others, weights, 3.0)
+    clipped = clip(own, others, weights, 3.0)
     np.testing.assert_allclose(clipped, [0.2 * 1.8 + 0.4 * 1.8, 0.2 * 2.4 + 0.3 + 0.4 * 2.4])
-    np.testing.assert_allclose(robust_aggregation.median([own, *others]), [1.5, 2.5])
-    np.testing.assert_allclose(robust_aggregation.trimmed([own, *others], 0.25), [1.5, 2.5])
+    np.testing.assert_allclose(Median().voted([own, *others]), [1.5, 2.5])
+    np.testing.assert_allclose(Trimmed(trim=0.25).voted([own, *others]), [1.5, 2.5])
     # The two nearest are (0, 1) and (3, 4): weights 0.1, 0.3, 0.2, divided by 0.6.
-    np.testing.assert_allclose(
-        robust_aggregation.nearest(own, others, weights, 2), [1.0, 1.1 / 0.6]
-    )
-    np.testing.assert_allclose(
-        robust_aggregation.mean(own, others, weights), [12.6, 17.1], rtol=1e-6
-    )
+    np.testing.assert_allclose(nearest(own, others, weights, 2), [1.0, 1.1 / 0.6])
+    np.testing.assert_allclose(mean(own, others, weights), [12.6, 17.1], rtol=1e-6)
 
 
 def test_what_is_infinitely_far_has_no_say():
     own = np.ones(3, np.float32)
     bad = [np.full(3, x, np.float32) for x in (np.inf, np.nan, -np.inf)]
-    result = robust_aggregation.clip(own, [*bad, own * 2], np.array([0.2, 0.2, 0.2, 0.2]), 100.0)
+    result = clip(own, [*bad, own * 2], np.array([0.2, 0.2, 0.2, 0.2]), 100.0)
     np.testing.assert_allclose(result, 1.2, rtol=1e-6)
-    huge = robust_aggregation.clip(own, [np.full(3, 3e38, np.float32)], np.array([0.5]), 1.0)
-    assert robust_aggregation.distance(own, huge) <= 0.5 + 1e-6
+    huge = clip(own, [np.full(3, 3e38, np.float32)], np.array([0.5]), 1.0)
+    assert rules.distance(own, huge) <= 0.5 + 1e-6
 
 
 def test_many_blocks_equal_one():
     models = np.random.default_rng(0).normal(size=(3, 200_001)).astype(np.float32)
     weights = np.array([0.5, 0.3, 0.2])
     whole = (weights[:, None] * models.astype(float)).sum(axis=0)
-    np.testing.assert_allclose(robust_aggregation.blend(weights, models), whole, atol=1e-6)
-    np.testing.assert_array_equal(robust_aggregation.blend(weights, list(models)),
-                                  robust_aggregation.blend(weights, models))  # fmt: skip
-    np.testing.assert_allclose(robust_aggregation.median(models), np.median(models, axis=0))
-    assert robust_aggregation.norm(models[0]) == pytest.approx(
-        np.linalg.norm(models[0].astype(float))
-    )
+    np.testing.assert_allclose(rules.blend(weights, models), whole, atol=1e-6)
+    np.testing.assert_array_equal(rules.blend(weights, list(models)),
+                                  rules.blend(weights, models))  # fmt: skip
+    np.testing.assert_allclose(Median().voted(models), np.median(models, axis=0))
+    assert rules.norm(models[0]) == pytest.approx(np.linalg.norm(models[0].astype(float)))
 
 
 def test_norm_does_not_overflow():
-    assert robust_aggregation.norm(np.full(4, 1e38, np.float32)) == pytest.approx(2e38, rel=1e-6)
-    assert np.isnan(robust_aggregation.norm(np.array([np.nan, 1], np.float32)))
-    assert robust_aggregation.norm(np.array([np.inf, 1], np.float32)) == np.inf
+    assert rules.norm(np.full(4, 1e38, np.float32)) == pytest.approx(2e38, rel=1e-6)
+    assert np.isnan(rules.norm(np.array([np.nan, 1], np.float32)))
+    assert rules.norm(np.array([np.inf, 1], np.float32)) == np.inf
 
 
 def test_the_radius_follows_what_was_seen():
-    assert robust_aggregation.running_median([]) is None
-    assert robust_aggregation.running_median([0.0, 0.0]) is None  # equal models say nothing
-    assert robust_aggregation.running_median([1.0, 2.0, 9.0, np.inf]) == 2.0
+    assert rules.running_median([]) is None
+    assert rules.running_median([0.0, 0.0]) is None  # equal models say nothing
+    assert rules.running_median([1.0, 2.0, 9.0, np.inf]) == 2.0
 
 
 def test_masks_keep_the_share_and_the_bits():
@@ -258,3 +257,10 @@ def test_masks_keep_the_share_and_the_bits():
     assert kept_coordinates(5, 1.0, 10).all()
     assert kept_coordinates(3, 0.5, 24).nonzero()[0].tolist() == MASK_3
     np.testing.assert_array_equal(kept[:10], kept_coordinates(5, 0.25, 10))
+
+
+def test_memory_keeps_the_newest_finite_numbers():
+    memory, many = Memory.empty(2), np.arange(1.0, rules.RECENT + 1)
+    assert memory.recall(0, np.array([4.0, 2.0, np.inf])) == Usual(3.0, None)
+    assert memory.recall(0, many, many) == Usual(np.median(many), np.median(many))
+    assert memory.recall(1, np.zeros(1), np.array([np.nan])) == Usual(None, None)
