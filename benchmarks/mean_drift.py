@@ -11,12 +11,12 @@ how far apart the models still are.
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import Any, get_args
+from typing import Any
 
 import numpy as np
 import torch
 
-from dystop.control.compression import Compressor
+from dystop.exchange.codecs import CODECS
 from dystop.experiments.building import build
 from dystop.experiments.config import read_experiment
 from dystop.simulator.round import begin, simulate
@@ -82,5 +82,5 @@ def line(kind: str, *words: str) -> str:
 
 if __name__ == "__main__":
     print("| `link.compression` | the mean has moved by | models apart by |\n|---|---|---|")
-    for kind in get_args(Compressor):
+    for kind in ("none", *CODECS):
         print(line(kind, *sys.argv[1:]), flush=True)

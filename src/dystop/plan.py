@@ -154,7 +154,7 @@ def _joined(arrays: Sequence[NDArray[Any]]) -> NDArray[Any]:
 
 @dataclass(frozen=True, slots=True)
 class Mix:
-    """One mix stage, in compressed rows: row k belongs to worker `receiver[k]`.
+    """One mix stage, as rows one after another: row k belongs to worker `receiver[k]`.
 
     `linear`: y_i = sum_j w_ij x_j, and a row sums to one.
     `delta`:  y_i = start_i + sum_j w_ij delta_j, and a row may have any sum.

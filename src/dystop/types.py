@@ -306,7 +306,7 @@ class Capabilities:
     server: bool = False  # node N is a parameter server
     deltas: bool = False  # links or rows carry updates instead of models
     pushes: bool = False  # messages wait in mailboxes, so copies of models are kept
-    collective: bool = False  # models travel around a ring: as sums or, compressed, one by one
+    collective: bool = False  # models travel around a ring: as sums or, with a codec, one by one
     warm_start: bool = True  # all workers begin training at time 0
     signed_rows: bool = False  # mixing weights may be negative
     doubly_stochastic: bool = False  # mixing keeps the mean of all models

@@ -19,7 +19,6 @@ from PIL import Image
 from typer.testing import CliRunner
 
 from dystop.cli.app import app
-from dystop.control.compression import Compression
 from dystop.dashboard.run_folders.log_reader import read_tail
 from dystop.data.assignment import read_assignment
 from dystop.data.importing.images import read_folders
@@ -40,7 +39,7 @@ from dystop.testbed.enrolment.tokens import _checked_request
 from dystop.testbed.ledger.sqlite import SqliteLedger
 from dystop.testbed.ledger.tables import RecordLine, RoundLine, read_blob, restore
 from dystop.testbed.protocol import codec
-from dystop.testbed.protocol.compressed import pack_messages, unpack_messages
+from dystop.testbed.protocol.coded import pack_messages, unpack_messages
 from dystop.testbed.protocol.payload import PayloadReceiver, Schema, digest
 from dystop.testbed.protocol.pulls import ModelHeader, PullBroken
 from dystop.testbed.worker.checkpoint import decode_state, encode_state
@@ -59,6 +58,7 @@ from fuzz.mutations import (
     of_zip,
     pick,
 )
+from support.codecs import codec_for
 from support.testbed.fuzzing import Values
 
 Make = Callable[[str, Path], Target]
@@ -71,10 +71,10 @@ CPU = torch.device("cpu")
 WIDTH = 12
 SCHEMA = Schema((("a.weight", (2, 3)), ("a.bias", (2,)), ("b.running_var", (4,))))
 COMPRESSED = {
-    "topk": Compression("topk", 0.25, (8, 4), 5),
-    "places": Compression("topk", 0.04, (8, 4), 5),
-    "randomk": Compression("randomk", 0.25, (8, 4), 5),
-    "sign": Compression("sign", 0.25, (8, 4), 5),
+    "topk": codec_for("topk", 0.25, (8, 4), 5),
+    "places": codec_for("topk", 0.04, (8, 4), 5),
+    "randomk": codec_for("randomk", 0.25, (8, 4), 5),
+    "sign": codec_for("sign", 0.25, (8, 4), 5),
 }
 
 
@@ -202,10 +202,9 @@ def _compressed(name: str, folder: Path) -> Target:
         if len(data) < 2:
             return None
         kind = kinds[data[0] % len(kinds)]
-        return [kind.decode(m, 1) if hasattr(kind, "decode") else m
-                for m in unpack_messages(kind, data[2:], data[1])]  # fmt: skip
+        return [kind.restored(m, 1) for m in unpack_messages(kind, data[2:], data[1])]
 
-    return Target(name, read, tuple(seeds), (PullBroken,), of_bytes)
+    return Target(name, read, tuple(seeds), (PullBroken, ValueError), of_bytes)
 
 
 def _enrol(name: str, folder: Path) -> Target:

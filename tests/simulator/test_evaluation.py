@@ -172,5 +172,5 @@ def test_an_attacker_has_no_result():
     attack = ["adversary.kind=flip", "adversary.share=0.25", "evaluate.per_worker=true"]
     built = build(read_experiment(None, [*keys, *attack, "evaluate.every_rounds=2"]))
     last = run_to_end(built.components)[0][-1]
-    nodes = built.components.attackers.nodes.tolist()
+    nodes = built.components.exchange.attackers.nodes.tolist()
     assert [k for k, share in enumerate(last.worker_accuracy) if share is None] == nodes

@@ -10,7 +10,7 @@ from dystop.experiments.testbed.launch import make_folder
 from dystop.experiments.testbed.operations import member_states
 from dystop.experiments.testbed.threads import PartyThreads, run_threads
 from dystop.testbed.audit.check import audit_run
-from dystop.testbed.protocol.compressed import digest_of
+from dystop.testbed.protocol.coded import digest_of
 from dystop.testbed.protocol.payload import digest
 from dystop.testbed.transport.interface import ServedModel
 from dystop.testbed.worker.model_server import PublishedModelServer

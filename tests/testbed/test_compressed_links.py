@@ -46,7 +46,7 @@ def test_differences_are_counted_by_what_is_sent(tmp_path, kind, name):
         for line in read_event_log(file)
         if line["kind"] == "published"
     ]
-    compressed = [line for line in lines if line["form"].startswith("compressed")]
+    compressed = [line for line in lines if line["form"].startswith("coded")]
     assert compressed
     assert len(compressed) < len(lines)  # the observer gets whole models
 

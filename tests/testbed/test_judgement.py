@@ -7,7 +7,6 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from dystop.control.compression import Compression
 from dystop.testbed.events import PullFailed, PullFinished
 from dystop.testbed.judgement import MAX_REFERENCES, ModelCheck
 from dystop.testbed.observer import Observer, ObserverComponents
@@ -26,6 +25,7 @@ from dystop.testbed.protocol.payload import Schema, digest
 from dystop.testbed.protocol.pulls import SERVED_S, ModelHeader, PullRequest
 from dystop.testbed.transport.interface import ServedModel
 from dystop.testbed.transport.memory import MemoryTransport
+from support.codecs import codec_for
 from support.testbed.worker_process_fixtures import RUN, TOY, GrpcTestbed, plus, running_testbed
 
 PEERS = {k: Peer(f"w{k:02d}", k, f"memory:{k}", "") for k in range(8)}
@@ -69,7 +69,7 @@ def test_the_model_is_pulled_as_the_worker_pulled_it():
 
 def test_a_public_copy_is_judged_by_the_whole_copy():
     """Its digest is that of the copy, which the accuser reports as well."""
-    schema = Schema(TOY.tensors, compression=Compression("sign", 1.0, (4, 2), 0))
+    schema = Schema(TOY.tensors, codec=codec_for("sign", 1.0, (4, 2), 0))
     copy = "c" * 64
     fleet = Fleet(w02=lambda header: PullFinished(0, replace(header, copy=copy), ONES, 0, 0.0))
     check = ModelCheck(schema, Guards(), fleet.pull)

@@ -5,8 +5,8 @@ from typing import Any
 
 import numpy as np
 
-from dystop.control.compression import Compression
 from dystop.control.stopping import Evaluate, Stop
+from dystop.exchange.codecs import Codec
 from dystop.mechanisms import MECHANISMS
 from dystop.recorders.emulated_trainings import EmulatedTrainingsRecorder
 from dystop.recorders.recorder import Recorders
@@ -26,7 +26,7 @@ from dystop.types import Fleet, Mechanism
 from dystop.world import World
 from support.engine_fixtures import STABLE_WORLD, line
 from virtual.cluster import Cluster, names_of
-from virtual.compressed import CompressedCluster
+from virtual.coded import CodedCluster
 from virtual.faults import CALM, Faults, random_faults
 from virtual.processes import Process
 from virtual.reference import NEAR, Reference, Use
@@ -63,7 +63,7 @@ class Case:
     seed: int = 0
     faults: Faults = CALM
     timeouts: Timeouts = QUICK
-    compression: Compression | None = None  # of differences
+    codec: Codec | None = None  # of differences
     recorders: Recorders = RECORDERS
 
     @property
@@ -142,10 +142,10 @@ def cluster_of(case: Case) -> Cluster:
 
     names = names_of(case.workers, case.mechanism.capabilities().server)
     parts = coordinator, worker, names, case.seed, case.faults
-    if case.compression is None:
+    if case.codec is None:
         return Cluster(*parts)
-    schema = Schema((("toy", (WIDTH,)),), compression=case.compression)
-    return CompressedCluster(*parts, schema=schema)
+    schema = Schema((("toy", (WIDTH,)),), codec=case.codec)
+    return CodedCluster(*parts, schema=schema)
 
 
 def run_facts(cluster: Cluster) -> RunFacts:

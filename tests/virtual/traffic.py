@@ -6,9 +6,9 @@
 from collections import Counter
 from dataclasses import replace
 
-from dystop.control.compression import Compression
 from dystop.mechanisms import MECHANISMS
 from dystop.testbed.protocol.codec import encode
+from support.codecs import codec_for
 from virtual.build import Case, play, random_case
 from virtual.cluster import Cluster
 from virtual.toy import WIDTH
@@ -32,7 +32,7 @@ def played(
     if faults is not None:
         case = random_case(faults, workers=6, rounds=12)
     if codec:
-        case = replace(case, compression=Compression(codec, 0.25, (WIDTH,), 3))
+        case = replace(case, codec=codec_for(codec, 0.25, (WIDTH,), 3))
     cluster = play(case)
     return [published.record.to_json() for published in cluster.published], traffic(cluster)
 

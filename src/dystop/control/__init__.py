@@ -10,6 +10,5 @@ timing               how long a round lasts and when trainings start, by three l
 time_spent           what workers do with their time in a round
 plan_check           the contract of a plan
 stopping             when a run ends, and when models are evaluated
-compression          what a link carries, and who knows what
 fairness             how evenly a quantity is spread
 """

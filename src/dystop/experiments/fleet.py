@@ -10,6 +10,7 @@ import numpy as np
 
 from dystop.control.stopping import Stop
 from dystop.errors import ConfigError
+from dystop.exchange.codecs import codec_of
 from dystop.experiments.config import Experiment
 from dystop.experiments.config.readings import set_by
 from dystop.mechanisms.budgeted import Budgeted
@@ -41,11 +42,11 @@ def mechanism_of(experiment: Experiment) -> Mechanism:
     Raises:
         ConfigError: A wrapper does not go with the mechanism, the links or the world.
     """
-    mechanism, link, key = experiment.mechanism, experiment.link, "world.budget.binds"
+    mechanism, key = experiment.mechanism, "world.budget.binds"
     if experiment.world.budget.binds == "everybody":
         overlay = experiment.world.reach == "overlay"
         try:
-            mechanism = Budgeted(mechanism, link.compression, link.sends_differences, overlay)
+            mechanism = Budgeted(mechanism, codec_of(experiment.link), overlay)
         except ConfigError as error:
             hint = set_by(experiment.reading, mechanism.name, key)
             raise ConfigError(f"{error}{hint}") from None

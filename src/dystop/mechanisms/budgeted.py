@@ -11,6 +11,7 @@ import numpy as np
 
 from dystop.control.aggregation import renormalise_lost
 from dystop.errors import ConfigError
+from dystop.exchange.codecs import Codec
 from dystop.mechanisms.wrapper import Wrapper
 from dystop.plan import Links, Mix, Plan, mix_of
 from dystop.rng import uniform
@@ -29,17 +30,18 @@ class Budgeted(Wrapper):
         ConfigError: A transfer costs more than its plan can tell.
     """
 
-    compression: str = "none"  # of what links carry
-    differences: bool = False  # whether links carry differences to a public copy
+    codec: Codec | None = None  # of the links
     overlay: bool = False  # whether workers on the way carry models of others
 
     def __post_init__(self) -> None:
         """Refuse links whose cost does not follow from the plan."""
-        compressed = f"link.compression = {self.compression!r}"
-        passes_on = self.compression != "none" and self.inner.capabilities().collective
+        codec = self.codec
+        carries = f"link.compression = {codec.name!r}" if codec else ""
+        passes_on = codec is not None and self.inner.capabilities().collective
+        differences = codec is not None and codec.sends_differences
         found = {
-            f"{compressed}: a worker that missed messages gets several at once": self.differences,
-            f"{compressed}: the ring of {self.name} passes on a message of every member": passes_on,
+            f"{carries}: a worker that missed messages gets several at once": differences,
+            f"{carries}: the ring of {self.name} passes on a message of every member": passes_on,
             "world.reach = 'overlay': workers on the way carry models that no budget counts": (
                 self.overlay
             ),

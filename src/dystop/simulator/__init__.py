@@ -8,11 +8,10 @@ state             what a simulation is made of, and where it stands
 params            its parameters, without torch
 transfers         a plan carried out on the models: transfers, mixing, new trainings
 model_stack       all models in one stack
-mixing            the mixing of a plan on that stack, plain, robust or deferred
+mixing            the mixing of a plan on that stack, plain, by other rules or deferred
 carrying          vectors that a mechanism carries, after the mixing of a round
-compressed_links  compressed links: what they carry, and what is charged for it
+exchange          what nodes hand out, and what is charged for it
 mailbox           pushed models
-attack            what attackers send
 evaluation        which models are evaluated, and when
 checkpoint        the state in a file
 pipeline          rounds started ahead of those that are finished

@@ -18,8 +18,8 @@ import torch
 from safetensors import safe_open
 from safetensors.torch import save_file
 
-from dystop.control.compression import PublicVersions
 from dystop.errors import RunFolderError
+from dystop.exchange.codecs import PublicVersions
 from dystop.exchange.rules import Memory
 from dystop.foreign_files import folder_within, open_regular, opened_path
 from dystop.format import FORMAT, other_format

@@ -56,13 +56,13 @@ def aggregated_models(components: Components, state: State) -> Tensor:
 def score_of(components: Components, models: Tensor, counters: Tensor) -> PendingScore:
     """Evaluate models [N, W] and their average; do not wait for a device.
 
-    Attackers and their models do not count.
+    The workers that the exchange leaves out do not count.
     """
     samples, evaluate = components.evaluate.samples or None, components.trainer.evaluate
     whole_model, workers = global_model(components, models)[None], np.arange(len(models))
     whole_counters = counters[:1]
-    if components.attackers is not None:
-        workers = components.attackers.honest
+    if len(left_out := components.exchange.dishonest):
+        workers = np.setdiff1d(workers, left_out)
         at = upload(workers, models.device)
         models, counters = models[at], counters[at]
     each = evaluate(models, counters, samples, batch_norm_owners(components, workers))
@@ -77,12 +77,10 @@ def score_of(components: Components, models: Tensor, counters: Tensor) -> Pendin
 def global_model(components: Components, models: Tensor) -> Tensor:
     """Return the average of all workers' models by data size, [W] (eq:weightedmodel).
 
-    Attackers do not count.
+    The workers that the exchange leaves out do not count.
     """
-    size = components.fleet.data_size
-    if components.attackers is not None:
-        size = size.copy()
-        size[components.attackers.nodes] = 0
+    size = components.fleet.data_size.copy()
+    size[components.exchange.dishonest] = 0
     share = upload(global_weights(size), models.device).to(models.dtype)
     return share @ models
 

@@ -100,7 +100,7 @@ class Models:
     aggregated: Tensor | None = None  # [nodes, W]
     aggregated_before: Tensor | None = None  # [nodes, W], before an exchange that is under way
     public: Tensor | None = None  # [nodes, W], what others know where differences are sent
-    leftover: Tensor | None = None  # [nodes, W], what compression left out of updates
+    leftover: Tensor | None = None  # [nodes, W], what the codec left out of updates
     trainings: Trainings = AT_ONCE
 
 

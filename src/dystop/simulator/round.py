@@ -29,12 +29,12 @@ from dystop.recorders.recorder import (
     count_trainings,
     first_memories,
 )
-from dystop.simulator.compressed_links import realise, with_copies
 from dystop.simulator.evaluation import (
     is_last,
     request_score,
     schedule_evaluation,
 )
+from dystop.simulator.exchange import realise, with_memory
 from dystop.simulator.mailbox import deliver
 from dystop.simulator.model_stack import PendingScore, first_models, index
 from dystop.simulator.state import Components, State
@@ -143,8 +143,7 @@ def begin(components: Components) -> State:
         deltas=components.keeps_starts,
         aggregated=components.evaluate.model == "aggregated",
     )
-    models = replace(models, memory=components.exchange.rule.memory(fleet.nodes))
-    models = with_copies(models, components.compression, components.capabilities)
+    models = with_memory(models, components.exchange, components.capabilities)
     control = initial_state(fleet, components.mechanism)
     training_s = np.zeros(fleet.nodes)
     memories = first_memories(components.recorders, fleet.workers)

@@ -3,12 +3,11 @@
 from dataclasses import dataclass, field
 from functools import cached_property
 
-from dystop.control.compression import Compression, PublicVersions
 from dystop.control.stopping import Evaluate, Stop
 from dystop.exchange import Exchange
+from dystop.exchange.codecs import PublicVersions
 from dystop.plan import Plan
 from dystop.recorders.recorder import Memories, Recorders
-from dystop.simulator.attack import Attackers
 from dystop.simulator.model_stack import Models
 from dystop.simulator.params import EngineParams
 from dystop.sparse import Bools, Ints
@@ -30,8 +29,6 @@ class Components:
     evaluate: Evaluate
     steps: Ints  # mini-batches of one local training, [N]
     exchange: Exchange = field(default_factory=Exchange)
-    attackers: Attackers | None = None
-    compression: Compression | None = None  # None: links carry whole models
     recorders: Recorders = ()
 
     @cached_property

@@ -11,9 +11,9 @@ from dystop.control.time_spent import total_of
 from dystop.plan import Mix, Plan, anywhere, repeated
 from dystop.simulator import mailbox
 from dystop.simulator.carrying import after_mixing, mix_own_rows, vectors_before
-from dystop.simulator.compressed_links import compressed
+from dystop.simulator.exchange import sent as sent_in_stage
 from dystop.simulator.mixing.rules import combined_rows
-from dystop.simulator.mixing.stage import NOTHING, Sent, Sources, all_fresh
+from dystop.simulator.mixing.stage import Sent, Sources, all_fresh
 from dystop.simulator.model_stack import index, link_distances, write_rows
 from dystop.simulator.state import Components, State
 from dystop.sparse import Bools, Floats, Ints, mask_of
@@ -91,20 +91,11 @@ def _mix(components: Components, state: State, view: View, realised: RealisedPla
     mixes = realised.plan.mixes
     for stage in range(max(len(mixes), realised.plan.links.stage_count)):
         rows = mixes[stage] if stage < len(mixes) else None
-        sent = _sent(components, state, view)
-        sent = compressed(components, state.models, view, realised, stage, sent)
+        sent = sent_in_stage(components, state, view, realised, stage)
         state = mailbox.send(state, view, realised, stage, rows, sent)
         if rows is not None and components.engine.train:
             _mix_stage(components, state, view, realised, stage, sent)
     return mailbox.consume(state, view, realised)
-
-
-def _sent(components: Components, state: State, view: View) -> Sent:
-    """Return what attackers hand out before a stage in place of their models."""
-    if components.attackers is None:
-        return NOTHING
-    state.models.trainings.finish(np.arange(len(state.done)))  # colluders look at all models
-    return Sent(components.attackers.sent(state.models, state.done, view.t))
 
 
 def _mix_stage(

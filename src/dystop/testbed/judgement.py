@@ -62,13 +62,13 @@ class ModelCheck:
             again = self.pull(peer, replace(newest, version=event.header.version))
             was_quick = event.seconds < SERVED_S / 2
             # A public copy follows the pulls of others: it may have moved on.
-            if self.schema.compression is None and was_quick and _is_missing(again, event.header):
+            if self.schema.codec is None and was_quick and _is_missing(again, event.header):
                 return replace(found, outcome="refused", code="no_model")
         return replace(found, outcome="not_testable", code="no_model")
 
     def _form(self, request: PullRequest) -> PullRequest:
         """Return a request for whole public copies, if the run has any."""
-        return replace(request, holds=None if self.schema.compression is None else "")
+        return replace(request, holds=None if self.schema.codec is None else "")
 
     def _verdict(
         self,

@@ -36,7 +36,7 @@ from dystop.testbed.launch.failpoints import reach
 from dystop.testbed.launch.health import Health, HealthState
 from dystop.testbed.log_throttle import shown, throttled_logger
 from dystop.testbed.params import Guards, Timeouts
-from dystop.testbed.protocol.compressed import CompressedReceiver, NothingHeld
+from dystop.testbed.protocol.coded import CodedReceiver, NothingHeld
 from dystop.testbed.protocol.messages import (
     Evaluate,
     Heartbeat,
@@ -78,7 +78,7 @@ class ObserverComponents:
     counters: Counters  # integers of the initial model; they do not affect the evaluation
     data_size: Ints  # D_i, [N]
     samples: int | None = None  # test samples per model; None: all
-    attackers: frozenset[int] = frozenset()  # their models do not count
+    left_out: frozenset[int] = frozenset()  # workers whose models do not count
     per_worker: bool = False  # report the results of single workers, too
     pull_s: float = 15.0  # to pull all models of a round
     software: str = ""
@@ -333,7 +333,7 @@ class Observer:
 def _receiver(schema: Schema, node: int, request: PullRequest) -> PayloadReceiver:
     """Return a receiver for what an observer requests: it tests models, and judges copies."""
     if request.holds is not None:
-        return CompressedReceiver(schema, node, NothingHeld(), delta=request.delta)
+        return CodedReceiver(schema, node, NothingHeld(), delta=request.delta)
     return PayloadReceiver(schema, *wanted(schema, request))
 
 
@@ -343,14 +343,15 @@ def evaluate_models(
     """Evaluate the model of each worker and the global model, as the simulator does.
 
     The global model is the mean of the available models, weighted by data size (eq:weightedmodel).
-    The models of a server and of attackers are not evaluated. Returns None if no model is left.
+    The models of a server and of those that are left out are not evaluated. Returns None if no
+    model is left.
     """
     import torch
 
     from dystop.training.evaluate import score_from, with_workers
 
     workers = range(len(components.data_size))
-    nodes = sorted(k for k in models if k in workers and k not in components.attackers)
+    nodes = sorted(k for k in models if k in workers and k not in components.left_out)
     if not nodes:
         return None
     stack = torch.from_numpy(np.stack([models[k] for k in nodes]))

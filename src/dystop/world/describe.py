@@ -5,7 +5,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from dystop.control.compression import mean_notice
+from dystop.exchange.codecs import mean_notice
 from dystop.sparse import Floats, Graph
 from dystop.world.capacity import base_models
 from dystop.world.params import WorldParams

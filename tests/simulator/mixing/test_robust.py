@@ -8,15 +8,14 @@ import torch
 
 from dystop.control.stopping import Stop
 from dystop.exchange import Exchange
+from dystop.exchange.attacks import ATTACKS, Attackers, Flip
 from dystop.exchange.rules import Clip, Median
 from dystop.experiments.building import build
 from dystop.experiments.config import read_experiment
 from dystop.plan import Plan, links, mix_of
 from dystop.simulator import checkpoint, no_round, run_rounds
-from dystop.simulator.attack import Attackers
 from dystop.simulator.round import begin, simulate
 from dystop.sparse import ints
-from dystop.world.adversary import Adversary
 from support.engine_fixtures import DeltaScript, Script, components_for
 
 KEYS = (
@@ -89,20 +88,20 @@ def after_one_round(mechanism, **changes):
 
 
 def flipping(*nodes, kind="flip"):
-    return Attackers(Adversary(kind), ints(nodes), 3, 0, torch.zeros(1))
+    return Exchange(attackers=Attackers(ATTACKS[kind](), ints(nodes), 0))
 
 
 def test_others_get_what_the_attacker_sends_and_it_keeps_its_own_model():
     _, calm = after_one_round(Script(plans=(pulls(),)))
     assert calm == pytest.approx([2 + 1, 2 + 2, 2 + 3])
-    _, models = after_one_round(Script(plans=(pulls(),)), attackers=flipping(2))
+    _, models = after_one_round(Script(plans=(pulls(),)), exchange=flipping(2))
     assert models == pytest.approx([(1 + 2 - 3) / 3 + 1, (1 + 2 - 3) / 3 + 2, 2 + 3])
 
 
 def test_attackers_send_updates_of_what_they_pretend_to_have():
     """The update of 3 from 0 becomes -3."""
     plan = pulls("delta")
-    _, models = after_one_round(DeltaScript(plans=(plan,)), attackers=flipping(2))
+    _, models = after_one_round(DeltaScript(plans=(plan,)), exchange=flipping(2))
     assert models == pytest.approx([(1 + 2 - 3) / 3 + 1, (1 + 2 - 3) / 3 + 2, 2 + 3])
 
 
@@ -118,18 +117,18 @@ def test_messages_of_attackers_are_changed_when_they_are_sent():
         (mix_of(ints([0, 0]), ints([0, 2]), np.full(2, 0.5)),),
     )
     script = Script(plans=(push, use))
-    components = components_for(script, 3, stop=Stop(rounds=2), attackers=flipping(2))
+    components = components_for(script, 3, stop=Stop(rounds=2), exchange=flipping(2))
     *_, (_, state) = simulate(components, begin(components))
     assert float(state.models.latest[0, 0]) == pytest.approx((1 - 3) / 2 + 1)
 
 
 def test_attackers_know_the_mean_of_the_honest_models():
-    _, models = after_one_round(Script(plans=(pulls(),)), attackers=flipping(2, kind="ipm"))
+    _, models = after_one_round(Script(plans=(pulls(),)), exchange=flipping(2, kind="ipm"))
     assert models[0] == pytest.approx((1 + 2 - 0.5 * 1.5) / 3 + 1)
 
 
 def test_attackers_do_not_count_in_the_score():
-    record, models = after_one_round(Script(plans=(pulls(),)), attackers=flipping(2))
+    record, models = after_one_round(Script(plans=(pulls(),)), exchange=flipping(2))
     assert record.accuracy == pytest.approx(np.mean(models[:2]) / 100)
     assert record.accuracy_global == pytest.approx(np.mean(models[:2]) / 100)
 
@@ -147,13 +146,12 @@ def test_the_median_by_hand():
 
 
 def test_a_model_that_is_not_finite_is_left_out():
-    class Diverging(Attackers):
-        def sent(self, models, done, t):
-            return {2: torch.full((1,), torch.nan)}
+    class Diverging(Flip):
+        def sent(self, known):
+            return torch.full((1,), torch.nan)
 
-    attackers = Diverging(Adversary("flip"), ints([2]), 3, 0, torch.zeros(1))
-    clip = Exchange(Clip(clip_radius=1.0))
-    _, models = after_one_round(Script(plans=(pulls(),)), exchange=clip, attackers=attackers)
+    exchange = Exchange(Clip(clip_radius=1.0), Attackers(Diverging(), ints([2]), 0))
+    _, models = after_one_round(Script(plans=(pulls(),)), exchange=exchange)
     assert models[0] == pytest.approx(1 + 1 / 3 + 1)
 
 
@@ -177,6 +175,6 @@ def test_label_flips_change_the_trainings_of_attackers_only():
     words = ("adversary.workers=[2]", "stop.rounds=1", "aggregation.rule=mean")
     honest, flipped = components_of(*words), components_of(*words, "adversary.kind=label-flip")
     np.testing.assert_array_equal(honest.fleet.label_counts, flipped.fleet.label_counts)
-    one, two = (begin(replace(c, attackers=None)).models.latest for c in (honest, flipped))
+    one, two = (begin(replace(c, exchange=Exchange())).models.latest for c in (honest, flipped))
     same = [bool(torch.equal(a, b)) for a, b in zip(one, two, strict=True)]
     assert [k for k, equal in enumerate(same) if not equal] == [2]

@@ -5,7 +5,6 @@ import threading
 import numpy as np
 import pytest
 
-from dystop.control.compression import Compression
 from dystop.errors import StorageError
 from dystop.testbed.launch import failpoints
 from dystop.testbed.protocol.messages import (
@@ -23,6 +22,7 @@ from dystop.testbed.protocol.messages import Stop as StopNow
 from dystop.testbed.protocol.payload import Schema
 from dystop.testbed.worker.checkpoint import CheckpointStore
 from dystop.testbed.worker.state import first_state
+from support.codecs import codec_for
 from support.testbed.worker_process_fixtures import SOON_S, TOY, order, plus, pull
 
 
@@ -147,7 +147,7 @@ def test_an_error_in_training_is_reported(testbed):
 @pytest.mark.parametrize("restarted", [0, 1])  # the worker that pulls, the worker that serves
 def test_compressed_links_survive_the_end_of_either_worker(testbed, tmp_path, kind, restarted):
     """Who lost its copies gets all messages, or a whole model; then single messages again."""
-    schema = Schema((("w", (50, 4)),), compression=Compression(kind, 0.05, (200,), 1))
+    schema = Schema((("w", (50, 4)),), codec=codec_for(kind, 0.05, (200,), 1))
     whole, stores = schema.size(), {}
 
     def start(node):

@@ -6,18 +6,19 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dystop.control.compression import Compression, charged, no_versions
+from dystop.exchange.codecs import charged, no_versions
 from dystop.plan import links
 from dystop.rng import stream
-from dystop.simulator.compressed_links import _publish, _send_updates
+from dystop.simulator.exchange import _publish, _send_updates
 from dystop.simulator.model_stack import Models
 from dystop.sparse import ints
 from dystop.testbed.events import Publication
-from dystop.testbed.protocol.compressed import CompressedReceiver, HeldCopy, digest_of
+from dystop.testbed.protocol.coded import CodedReceiver, HeldCopy, digest_of
 from dystop.testbed.protocol.payload import Schema
 from dystop.testbed.protocol.pulls import PullRequest
 from dystop.testbed.worker.model_server import ModelEncoder
 from dystop.testbed.worker.public_copies import HeldCopies, PublicCopy
+from support.codecs import codec_for
 
 SIZES = (30, 10)
 WIDTH, SOURCE, RECEIVERS = sum(SIZES), 0, (1, 2, 3)
@@ -26,7 +27,7 @@ KINDS = ("topk", "randomk", "sign")
 
 
 def compression_for(kind, fraction=0.2):
-    return Compression(kind, fraction, SIZES, 11)
+    return codec_for(kind, fraction, SIZES, 11)
 
 
 class Fleet:
@@ -34,7 +35,7 @@ class Fleet:
 
     def __init__(self, compression):
         self.compression = compression
-        self.schema = Schema((("a", (30,)), ("b", (10,))), compression=compression)
+        self.schema = Schema((("a", (30,)), ("b", (10,))), codec=compression)
         self.held = {k: HeldCopies(INITIAL, 4) for k in RECEIVERS}
         self.start_source(INITIAL)
 
@@ -43,7 +44,7 @@ class Fleet:
 
     def pull(self, dst, vector, t, *, lost=False, delta=False, version=None):
         """Return what a receiver gets and how many messages it took; None: a whole copy."""
-        receiver = CompressedReceiver(self.schema, SOURCE, self.held[dst], delta=delta)
+        receiver = CodedReceiver(self.schema, SOURCE, self.held[dst], delta=delta)
         request = receiver.request(PullRequest("ab", t, delta=delta))
         model = Publication(version or t, t, t, vector)
         served = self.encoder.served_model(model, request)
@@ -174,7 +175,7 @@ def test_a_model_that_has_diverged_does_not_poison_the_copy():
 
 def test_a_broken_pull_is_resumed_with_the_same_bytes():
     fleet = Fleet(compression_for("topk"))
-    receiver = CompressedReceiver(fleet.schema, SOURCE, fleet.held[1], delta=False)
+    receiver = CodedReceiver(fleet.schema, SOURCE, fleet.held[1], delta=False)
     first = PullRequest("ab", 1)
     served = fleet.encoder.served_model(Publication(1, 1, 1, model(1)), receiver.request(first))
     receiver.begin(served.header)

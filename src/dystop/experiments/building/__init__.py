@@ -1,12 +1,15 @@
 """Build what a configuration describes: samples, models, components, and a whole simulation."""
 
 from dystop.experiments.building.components import (
-    compression_of,
-    describe_compression,
     describe_graph,
     describe_samples,
     fleet_json,
+)
+from dystop.experiments.building.exchange import (
+    describe_exchange,
+    exchange_of,
     message_bytes,
+    with_wrong_labels,
 )
 from dystop.experiments.building.models import (
     card_of,
@@ -18,8 +21,6 @@ from dystop.experiments.building.models import (
     with_noted_base,
 )
 from dystop.experiments.building.samples import (
-    attackers_of,
-    check_label_flip,
     check_same_data,
     load_data,
     sample_owners,
@@ -34,17 +35,15 @@ from dystop.experiments.building.simulation import (
 
 __all__ = [
     "Built",
-    "attackers_of",
     "build",
     "build_each_setting",
     "card_of",
     "check_flower",
-    "check_label_flip",
     "check_same_data",
-    "compression_of",
-    "describe_compression",
+    "describe_exchange",
     "describe_graph",
     "describe_samples",
+    "exchange_of",
     "fleet_json",
     "load_data",
     "make_trainer",
@@ -56,4 +55,5 @@ __all__ = [
     "whole_data",
     "with_named_model",
     "with_noted_base",
+    "with_wrong_labels",
 ]

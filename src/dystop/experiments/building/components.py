@@ -3,26 +3,20 @@
 The testbed shares `fleet_json` and `describe_graph`.
 """
 
-import math
 from typing import Any
 
 import numpy as np
 
-from dystop.control.compression import Compression, describe_mean
 from dystop.control.round import build_view, initial_state
 from dystop.data import Dataset, Labels
 from dystop.data.npz import IF_TABLE
-from dystop.exchange import Exchange
-from dystop.exchange.rules import rule_of
-from dystop.experiments.building.samples import attackers_of
+from dystop.experiments.building.exchange import exchange_of
 from dystop.experiments.config import Experiment
 from dystop.experiments.fleet import make_stop, mechanism_of, steps_of
 from dystop.recorders import recorders_of
 from dystop.recorders.recorder import Setting
-from dystop.simulator.attack import Attackers
 from dystop.simulator.round import observe
 from dystop.simulator.state import Components
-from dystop.training.flat import Layout
 from dystop.training.tasks.build import task_name
 from dystop.training.trainer import Trainer
 from dystop.types import Fleet, Mechanism
@@ -36,7 +30,6 @@ def make_components(
     fleet: Fleet,
     world: World,
     trainer: Trainer,
-    compression: Compression | None,
 ) -> Components:
     """Return the parts of a simulation."""
     return Components(
@@ -49,51 +42,8 @@ def make_components(
         evaluate=experiment.evaluate,
         steps=steps_of(experiment, fleet),
         recorders=recorders_of(Setting(experiment, fleet, testbed=False)),
-        exchange=Exchange(rule_of(experiment.aggregation)),
-        attackers=_attackers(experiment, trainer),
-        compression=compression,
+        exchange=exchange_of(experiment, trainer.layout),
     )
-
-
-def _attackers(experiment: Experiment, trainer: Trainer) -> Attackers | None:
-    """Return the attackers of a simulation; None if there are none."""
-    nodes, adversary = attackers_of(experiment), experiment.adversary
-    if not len(nodes) or not experiment.engine.train:
-        return None
-    first, _ = trainer.initial()
-    return Attackers(adversary, nodes, experiment.fleet.workers, experiment.seed, first)
-
-
-def compression_of(experiment: Experiment, layout: Layout) -> Compression | None:
-    """Return the compressor of the links; None where they carry whole models."""
-    link = experiment.link
-    if link.compression == "none":
-        return None
-    sizes = tuple(
-        slot.numel for slot in (*layout.trained, *layout.kept, *layout.carried) if slot.numel
-    )
-    return Compression(link.compression, link.fraction, sizes, experiment.seed)
-
-
-def message_bytes(experiment: Experiment, layout: Layout, compression: Compression | None) -> int:
-    """Return the bytes of one message on the wire: a model, or one compressed difference."""
-    model = experiment.model.wire_bytes or layout.model_bytes
-    if compression is None:
-        return model
-    return math.ceil(model * compression.message_bytes / compression.model_bytes)
-
-
-def describe_compression(experiment: Experiment, compression: Compression | None) -> dict[str, str]:
-    """Return what a link carries, and whether mixing moves the mean of all models.
-
-    `fleet.json` holds it. Empty where links carry whole models.
-    """
-    if compression is None:
-        return {}
-    size, whole = compression.message_bytes, compression.model_bytes
-    message = f"{compression.kind}: {size:,} of {whole:,} bytes in a message"
-    able, trains = experiment.mechanism.capabilities(), experiment.engine.train
-    return {"compression": message, **(describe_mean(able, compression) if trains else {})}
 
 
 def describe_samples(data: Dataset | Labels) -> dict[str, str]:

@@ -16,17 +16,13 @@ from dystop.data import (
     take,
     take_labels,
 )
-from dystop.errors import ConfigError, DataError, shell_command
-from dystop.experiments.building.models import task_of
+from dystop.errors import DataError, shell_command
 from dystop.experiments.config import Experiment, read_experiment
 from dystop.experiments.config.experiment import DataParams
 from dystop.experiments.folders.folder_kinds import RUN, TESTBED_RUN, FolderKind, kind_of
 from dystop.experiments.folders.run_folder import CONFIG, FLEET
 from dystop.sparse import Ints
 from dystop.storage import try_read_json
-from dystop.training.tasks.build import task_name
-from dystop.training.tasks.task import Task
-from dystop.world.adversary import attackers, flipped_labels
 
 _DATA_FACTS = ("data_sha256", "partition_sha256")  # keys of fleet.json; samples, and their owners
 
@@ -137,28 +133,3 @@ def _data_keys(experiment: Experiment) -> tuple[DataParams, int]:
 
 def _start_again(kind: FolderKind, folder: Path) -> str:
     return shell_command(kind.start, folder / CONFIG, "--name", "NEW")
-
-
-def with_wrong_labels(experiment: Experiment, data: Dataset, shards: list[Ints]) -> Dataset:
-    """Return the data set with the labels that attackers train on, if they flip labels."""
-    if experiment.adversary.kind != "label-flip":
-        return data
-    check_label_flip(task_of(experiment, data))
-    labels = data.y_train.copy()
-    for node in attackers_of(experiment).tolist():
-        labels[shards[node]] = flipped_labels(labels[shards[node]], data.classes)
-    return replace(data, y_train=labels)
-
-
-def check_label_flip(task: Task) -> None:
-    """Refuse attackers that flip labels where labels are not what is learned."""
-    if type(task).targets is not Task.targets:
-        raise ConfigError(
-            f"adversary.kind = 'label-flip' flips class labels, which the task {task_name(task)!r} "
-            "does not learn; choose another kind, or task.name = 'classification'"
-        )
-
-
-def attackers_of(experiment: Experiment) -> Ints:
-    """Return the workers that attack, ascending."""
-    return attackers(experiment.adversary, experiment.fleet.workers, experiment.seed)

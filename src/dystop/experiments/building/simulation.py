@@ -18,14 +18,17 @@ from dystop.data import (
     split_counts,
 )
 from dystop.errors import ConfigError
+from dystop.exchange.codecs import codec_of
 from dystop.experiments.building.components import (
-    compression_of,
-    describe_compression,
     describe_graph,
     describe_samples,
     fleet_json,
     make_components,
+)
+from dystop.experiments.building.exchange import (
+    describe_exchange,
     message_bytes,
+    with_wrong_labels,
 )
 from dystop.experiments.building.models import (
     card_of,
@@ -42,7 +45,6 @@ from dystop.experiments.building.samples import (
     load_data,
     load_labels_of,
     sample_owners,
-    with_wrong_labels,
 )
 from dystop.experiments.config import Experiment, to_tree
 from dystop.experiments.fleet import (
@@ -121,7 +123,7 @@ def build(
     is_given, data = data is not None, load_data(experiment, data)
     owner = sample_owners(experiment, labels_of(data))
     shards = shards_of(owner, experiment.fleet.workers)
-    wrong = with_wrong_labels(experiment, data, shards)
+    wrong = with_wrong_labels(experiment, data, dict(enumerate(shards)))
     trainer = make_trainer(experiment, wrong, shards, model, task)
     experiment = with_named_model(experiment, data, trainer.task)
     experiment = measured(experiment, trainer)
@@ -171,20 +173,19 @@ def _built(
     experiment: Experiment, labels: Labels, counts: Ints, trainer: Trainer, memory: MemoryEstimate
 ) -> Built:
     """Return the simulation of these label counts [N, K]."""
-    compression = compression_of(experiment, trainer.layout)
-    fleet = fleet_of(experiment, counts, message_bytes(experiment, trainer.layout, compression))
+    fleet = fleet_of(experiment, counts, message_bytes(experiment, trainer.layout))
     world = make_world(experiment, fleet)
     physics = {
         **planning_note(experiment),
         **describe(world),
         **describe_samples(labels),
-        **describe_compression(experiment, compression),
+        **describe_exchange(experiment, trainer.layout),
         **describe_graph(experiment.mechanism, fleet, world),
         **replay_note(world),
     }
     return Built(
         experiment=experiment,
-        components=make_components(experiment, fleet, world, trainer, compression),
+        components=make_components(experiment, fleet, world, trainer),
         physics=physics,
         partition=[*describe_partition(counts).rows(), *label_chart(counts, labels.class_names)],
         memory=memory.text(),
@@ -294,11 +295,11 @@ def _stacks(experiment: Experiment) -> float:
 
     Two stacks are the models and the rows that a round mixes. Others hold models until they are
     published, the start and the correction of compensated updates, deltas, pushed models that wait
-    for their receivers, the results of aggregations, and public copies with what is compressed.
+    for their receivers, the results of aggregations, and public copies with what is encoded.
     """
     able = mechanism_of(experiment).capabilities()
     late = 3.0 * (experiment.engine.publish == "on_completion")
     compensated = 6.0 * able.compensates
     kept = 0.0 if experiment.evaluate.model == "trained" else 2.0 if late else 1.0
-    packed = 0.0 if experiment.link.compression == "none" else 3.0 + able.deltas
+    packed = 0.0 if codec_of(experiment.link) is None else 3.0 + able.deltas
     return 2.0 + late + compensated + 3.0 * able.deltas + 3.0 * able.pushes + kept + packed

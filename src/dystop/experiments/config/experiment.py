@@ -9,13 +9,14 @@ from typing import Annotated, Any, Literal
 
 from annotated_types import Ge, Gt, Le
 
-from dystop.control.compression import LinkParams
 from dystop.control.stopping import Evaluate, Stop
 from dystop.data.generated.images import SyntheticParams
 from dystop.data.generated.table import TableParams
 from dystop.data.generated.text import TextParams
 from dystop.data.partition import PartitionParams
 from dystop.data.private import PrivateData
+from dystop.exchange.attacks import Adversary
+from dystop.exchange.codecs import LinkParams
 from dystop.exchange.rules import Aggregation
 from dystop.experiments.config.keys import Key, keys_of
 from dystop.experiments.config.readings import ReadingName
@@ -28,7 +29,6 @@ from dystop.testbed.params import TestbedParams
 from dystop.training.params import PrivacyParams, TrainerParams
 from dystop.training.tasks.catalogue import AUTO, OWN_MODEL
 from dystop.types import Mechanism
-from dystop.world.adversary import Adversary
 from dystop.world.params import WorldParams
 
 Count = Annotated[int, Ge(0)]

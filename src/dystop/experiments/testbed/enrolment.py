@@ -82,7 +82,7 @@ class Enrolment:
     model_bytes: int  # of one message
     workers: tuple[Enrolled, ...]
     score: str = ACCURACY  # name of the score of the task
-    whole_bytes: int = 0  # of a model without compression; 0: that of a message
+    whole_bytes: int = 0  # of a whole model, where links carry differences; 0: that of a message
     least_loss: float = -math.inf  # of the task
 
     def fleet(self, experiment: Experiment) -> Fleet:

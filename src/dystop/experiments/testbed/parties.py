@@ -7,8 +7,7 @@ from pathlib import Path
 import torch
 
 import dystop
-from dystop.exchange import Exchange
-from dystop.exchange.rules import rule_of
+from dystop.experiments.building import exchange_of
 from dystop.experiments.config import Experiment, read_experiment
 from dystop.experiments.testbed.enrolment import OBSERVER, node_names, node_of, read_enrolled
 from dystop.experiments.testbed.parts import (
@@ -64,7 +63,7 @@ def make_worker(
         deltas=experiment.mechanism.capabilities().deltas,
         timeouts=bed.timeouts,
         guards=bed.guards,
-        exchange=Exchange(rule_of(experiment.aggregation)),
+        exchange=exchange_of(experiment, parts.layout),
         own_losses=parts.own_losses,
         limits=bed.limits,
     )
@@ -82,7 +81,6 @@ def make_worker(
             step_s=parts.step_s,
             allow_list=connection.allow_list,
             write_line=connection.write_line,
-            attacker=parts.attacker,
         )
     )
 
@@ -100,7 +98,7 @@ def make_observer(
             counters=parts.counters,
             data_size=parts.data_size,
             samples=parts.samples,
-            attackers=parts.attackers,
+            left_out=parts.left_out,
             per_worker=experiment.evaluate.per_worker,
             software=SOFTWARE,
             timeouts=experiment.testbed.timeouts,

@@ -14,15 +14,13 @@ from dystop.data.private import own_samples, placeholder_samples
 from dystop.errors import ConfigError
 from dystop.exchange.rules import Models
 from dystop.experiments.building import (
-    attackers_of,
     card_of,
-    check_label_flip,
-    compression_of,
+    exchange_of,
     load_data,
     make_trainer,
     message_bytes,
     split_data,
-    task_of,
+    with_wrong_labels,
 )
 from dystop.experiments.config import Experiment
 from dystop.experiments.fleet import fleet_of, steps_of
@@ -30,13 +28,11 @@ from dystop.experiments.testbed.enrolment import Enrolled, check_testbed, step_s
 from dystop.sparse import Floats, Ints
 from dystop.testbed.events import Counters, StartTraining, TrainingFinished, Vector
 from dystop.testbed.protocol.payload import Schema, schema_of
-from dystop.testbed.worker.model_server import Attacker
 from dystop.testbed.worker.state import OwnLosses
 from dystop.testbed.worker.training_thread import local_trainer
 from dystop.training.flat import Layout
 from dystop.training.saved import ModelCard
 from dystop.training.trainer import Trainer
-from dystop.world.adversary import flipped_labels
 
 
 def warm_up(trainer: Trainer, shards: list[Ints]) -> None:
@@ -55,13 +51,12 @@ def warm_up(trainer: Trainer, shards: list[Ints]) -> None:
 
 def wire_schema(experiment: Experiment, trainer: Trainer) -> Schema:
     """Return what a model looks like on the wire."""
-    return schema_of(trainer.layout, compression_of(experiment, trainer.layout))
+    return schema_of(trainer.layout, exchange_of(experiment, trainer.layout).codec)
 
 
 def model_bytes_on_wire(experiment: Experiment, trainer: Trainer) -> int:
     """Return the bytes of one model on the wire, without headers."""
-    compression = compression_of(experiment, trainer.layout)
-    return message_bytes(experiment, trainer.layout, compression)
+    return message_bytes(experiment, trainer.layout)
 
 
 Samples = tuple[Dataset, list[Ints], Ints]  # data set, who has which of it, label counts [N, K]
@@ -118,7 +113,6 @@ class WorkerParts:
     layout: Layout
     card: ModelCard  # of the trained model
     own_losses: OwnLosses
-    attacker: Attacker | None = None
 
 
 def worker_parts(experiment: Experiment, node: int, file: Path | None = None) -> WorkerParts:
@@ -136,9 +130,7 @@ def worker_parts(experiment: Experiment, node: int, file: Path | None = None) ->
     experiment = one_training_at_a_time(experiment)
     is_server = node >= experiment.fleet.workers
     data, counts = _own_data(experiment, node, file) or _share(experiment, node)
-    if experiment.adversary.kind == "label-flip" and node in attackers_of(experiment):
-        check_label_flip(task_of(experiment, data))
-        data = replace(data, y_train=flipped_labels(data.y_train, data.classes))
+    data = with_wrong_labels(experiment, data, {node: np.arange(len(data.y_train))})
     only = _only(0 if is_server else node, len(data.y_train))
     trainer = make_trainer(experiment, data, only, noise_seed=secrets.randbits(63))
     # A worker joins when it can train: the slow first step must not delay a round.
@@ -160,7 +152,6 @@ def worker_parts(experiment: Experiment, node: int, file: Path | None = None) ->
         layout=trainer.layout,
         card=card_of(experiment, data, trainer.task),
         own_losses=_own_losses(experiment, trainer, node),
-        attacker=_attacker(experiment, node, vector.cpu().numpy()),
     )
 
 
@@ -176,14 +167,6 @@ def _own_losses(experiment: Experiment, trainer: Trainer, node: int) -> OwnLosse
         return trainer.own_losses(stack, counters, node, samples)
 
     return own_losses
-
-
-def _attacker(experiment: Experiment, node: int, first: Vector) -> Attacker | None:
-    """Return what makes this node attack; None if it is honest or only trains on wrong labels."""
-    accomplices, adversary = attackers_of(experiment), experiment.adversary
-    if node not in accomplices or not adversary.sends_others:
-        return None
-    return Attacker(adversary, node, accomplices, experiment.seed, first)
 
 
 def _share(experiment: Experiment, node: int) -> tuple[Dataset, Ints]:
@@ -238,7 +221,7 @@ class ObserverParts:
     counters: Counters
     data_size: Ints  # D_i, [N]
     samples: int | None  # test images per model; None: all
-    attackers: frozenset[int] = frozenset()  # their models do not count
+    left_out: frozenset[int] = frozenset()  # workers whose models do not count
 
 
 def observer_parts(
@@ -263,7 +246,8 @@ def observer_parts(
     trainer = make_trainer(one_training_at_a_time(experiment), tests, [few])
     counters = trainer.initial()[1].cpu().numpy()
     samples = experiment.evaluate.samples or None
-    schema, bad = wire_schema(experiment, trainer), frozenset(attackers_of(experiment).tolist())
+    schema = wire_schema(experiment, trainer)
+    bad = frozenset(exchange_of(experiment, trainer.layout).dishonest.tolist())
     return ObserverParts(trainer, schema, counters, sizes, samples, bad)
 
 

@@ -4,10 +4,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from dystop.data import describe_partition, fingerprint, label_chart, labels_of
+from dystop.exchange.codecs import codec_of
 from dystop.experiments.building import (
     check_same_data,
-    compression_of,
-    describe_compression,
+    describe_exchange,
     describe_graph,
     describe_samples,
     fleet_json,
@@ -80,7 +80,7 @@ def prepare(experiment: Experiment, enrolled: tuple[Enrolled, ...] | None = None
         fleet.model_bytes,
         _enrolled(experiment, counts),
         trainer.task.score_name,
-        trainer.layout.model_bytes if experiment.link.sends_differences else 0,
+        trainer.layout.model_bytes if _sends_differences(experiment) else 0,
         trainer.task.least_loss,
     )
     recorders_of(Setting(experiment, fleet, testbed=True))  # refuses what cannot be recorded
@@ -89,7 +89,7 @@ def prepare(experiment: Experiment, enrolled: tuple[Enrolled, ...] | None = None
     physics = {
         **describe(world),
         **describe_samples(data),
-        **describe_compression(experiment, compression_of(experiment, trainer.layout)),
+        **describe_exchange(experiment, trainer.layout),
         **describe_graph(experiment.mechanism, fleet, world),
     }
     return Prepared(
@@ -128,6 +128,11 @@ def _ensure_memory(experiment: Experiment, trainer: Trainer) -> None:
 
 def _held_models(experiment: Experiment) -> float:
     """Return how many models a worker holds at most, with the public copies of others."""
-    if not experiment.link.sends_differences:
+    if not _sends_differences(experiment):
         return 6.0
     return 8.0 + min(experiment.fleet.workers - 1, experiment.testbed.limits.copies)
+
+
+def _sends_differences(experiment: Experiment) -> bool:
+    codec = codec_of(experiment.link)
+    return codec is not None and codec.sends_differences

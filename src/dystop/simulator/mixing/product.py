@@ -23,7 +23,7 @@ LARGE = 1 << 20  # numbers to be read before a second core is worth its thread
 
 @dataclass(frozen=True)
 class SparseRows:
-    """A sparse matrix [R, K] in compressed rows."""
+    """A sparse matrix [R, K] as rows one after another."""
 
     indptr: Ints  # [R + 1]
     column: Ints  # ascending inside a row

@@ -22,7 +22,7 @@ from dystop.training.device import upload
 
 @dataclass(frozen=True)
 class Sent:
-    """What nodes hand out in place of their models: what attackers send, or compressed models."""
+    """What nodes hand out in place of their models: other vectors, or what receivers decode."""
 
     models: Mapping[int, Tensor] = field(default_factory=dict)  # [W] each
     updates: Mapping[int, Tensor] = field(default_factory=dict)  # [W] each; else model minus start

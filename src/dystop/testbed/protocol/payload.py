@@ -1,8 +1,8 @@
 """Models on the wire: a safetensors file whose header a schema determines, and its receiver.
 
-Numbers are float32 or, under `link.compression = "int8"`, whole numbers of one byte with a scale
-for each tensor. The other compressors send messages (`protocol.compressed`). All parties of a run
-have the same setting, and the hash of the schema tells.
+Numbers are float32 or, under the codec int8, whole numbers of one byte with a scale for each
+tensor. The other codecs send messages (`protocol.coded`). All parties of a run have the same
+setting, and the hash of the schema tells.
 """
 
 import hashlib
@@ -19,8 +19,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dystop.control.aggregation import kept_coordinates
-from dystop.control.compression import LEVELS, Compression, dequantise, quantise
 from dystop.errors import ConfigError
+from dystop.exchange.codecs import LEVELS, Codec, dequantise, quantise
 from dystop.format import FORMAT
 from dystop.rng import uniform
 from dystop.sparse import Bools
@@ -117,7 +117,7 @@ class Schema:
 
     tensors: tuple[tuple[str, Shape], ...]
     encoding: Encoding = "F32"  # of the numbers on the wire
-    compression: Compression | None = None  # of differences; None: workers exchange models
+    codec: Codec | None = None  # of differences; None: workers exchange models
 
     def __post_init__(self) -> None:
         names = {name for name, _ in self.tensors}
@@ -139,8 +139,8 @@ class Schema:
     def hash(self) -> str:
         """SHA-256 of format, names, types and shapes; equal where models can be exchanged."""
         facts: list[Any] = [FORMAT, [[name, self.encoding, shape] for name, shape in self.tensors]]
-        if self.compression is not None:
-            facts += [self.compression.kind, self.compression.fraction, self.compression.seed]
+        if self.codec is not None:
+            facts += [repr(self.codec)]
         return hashlib.sha256(json.dumps(facts).encode()).hexdigest()
 
     @cached_property
@@ -230,12 +230,12 @@ class Schema:
             raise difference(payload, due)
 
 
-def schema_of(layout: Any, compression: Compression | None = None) -> Schema:
+def schema_of(layout: Any, codec: Codec | None = None) -> Schema:
     """Return what a model with the layout of a `training.flat.Layout` looks like on the wire."""
     slots = (*layout.trained, *layout.kept, *layout.carried)
     tensors = tuple((slot.name, tuple(slot.shape)) for slot in slots)
-    if compression is None or compression.sends_differences:
-        return Schema(tensors, compression=compression)
+    if codec is None or codec.sends_differences:
+        return Schema(tensors, codec=codec)
     return Schema(tensors, "I8")
 
 

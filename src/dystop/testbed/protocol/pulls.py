@@ -1,6 +1,6 @@
 """The messages of a pull: a worker requests a model from a peer, and gets a header or a refusal.
 
-Raw bytes follow the header (`protocol.payload`, `protocol.compressed`). Class names and field names
+Raw bytes follow the header (`protocol.payload`, `protocol.coded`). Class names and field names
 in this module are the wire format.
 """
 
@@ -21,7 +21,7 @@ class PullRequest:
     `exact` requests the model that the sender has right before `stage` of `round`, and waits for
     it. Otherwise the answer is the newest publication whose training began before `round`. A
     request with a version gets that publication only: to resume a pull, or to check it. With
-    `holds` the answer is compressed (`protocol.compressed`).
+    `holds` a codec makes the answer (`protocol.coded`).
     """
 
     run: Hex
@@ -33,7 +33,7 @@ class PullRequest:
     version: Count = 0  # this publication; 0: any
     offset: Count = 0  # resume it from this byte
     bytes_per_s: Annotated[float, Ge(0)] = 0.0
-    holds: Hex | None = None  # SHA-256 of the held public copy; empty: none; null: no compression
+    holds: Hex | None = None  # SHA-256 of the held public copy; empty: none; null: no codec
 
 
 @dataclass(frozen=True)
@@ -48,7 +48,7 @@ class ModelHeader:
     schema: Hex
     offset: Count = 0
     copy: Hex | None = None  # SHA-256 of the public copy that these bytes lead to; null: no copy
-    messages: Count | None = None  # compressed messages in the bytes; null: the numbers themselves
+    messages: Count | None = None  # messages of a codec in the bytes; null: the numbers themselves
 
     @property
     def content(self) -> str:

@@ -16,8 +16,9 @@ process           threads, sockets and a disk around the machine
 session_client    the client side of a session; the observer uses it, too
 training_thread   local training
 pulls             pulling models from peers
-model_server      serving models to peers, how many, and what an attacker serves
-public_copies     what others have of the own models, and the own copies of theirs, if compressed
+model_server      serving models to peers, and how many
+outgoing          what is served: models, or what an attacker sends
+public_copies     what others have of the own models, and the own copies of theirs, under a codec
 checkpoint        the checkpoint file
 history           the event log
 """

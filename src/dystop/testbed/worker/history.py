@@ -22,7 +22,7 @@ trained    a training is finished, published and saved (round, number, version, 
            it failed, and the model of before stays published
 published  a model is served for the first time (version, number, round, stage, form, digest);
            stage > 0: a snapshot within a round; form: "model", "delta", or "masked:seed:share";
-           under a compressor of differences "compressed model:..." or "compressed delta:..."
+           under a codec of differences "coded model:..." or "coded delta:..."
 sample     resources of the process (rss_bytes, descriptors, threads)
 """
 
@@ -188,7 +188,7 @@ class EventLogger:
         stage = request.stage if request.exact else 0
         form = form_of(request)
         if request.holds is not None:
-            form = f"compressed {form}:{header.content[:16]}"
+            form = f"coded {form}:{header.content[:16]}"
         key = (header.version, request.round if stage else 0, stage, form)
         if key in self._served:
             return

@@ -1,6 +1,6 @@
 """Serve published models: encode each one once, and answer the pulls of peers.
 
-A peer gets as many models as its orders can name. A worker that attacks on purpose serves others.
+A peer gets as many models as its orders can name.
 """
 
 import itertools
@@ -14,26 +14,23 @@ from dataclasses import replace
 
 import numpy as np
 
-from dystop.sparse import Ints
 from dystop.testbed.events import (
     PeerIncident,
     Publication,
-    PullFinished,
     PullRequested,
     PullWithdrawn,
-    StartPull,
     Vector,
 )
 from dystop.testbed.log_throttle import throttled_logger
-from dystop.testbed.protocol.compressed import pack_messages
+from dystop.testbed.protocol.coded import pack_messages
 from dystop.testbed.protocol.messages import IncidentKind
 from dystop.testbed.protocol.payload import Kind, Schema, digest, kept_of, wanted
 from dystop.testbed.protocol.pulls import ModelHeader, PullRefused, PullRequest
 from dystop.testbed.transport.interface import ServedModel
 from dystop.testbed.worker.history import EventLogger, form_of
+from dystop.testbed.worker.outgoing import Outgoing
 from dystop.testbed.worker.public_copies import PublicCopy
 from dystop.testbed.worker.published_models import names_publication
-from dystop.world.adversary import Adversary, Knowledge, noise_of, sent_vector
 
 _LOG = throttled_logger(__name__)
 OVER_BUDGET_S = 1.0  # after which a peer that pulls too often may ask again
@@ -51,12 +48,12 @@ class ModelEncoder:
     """
 
     def __init__(self, schema: Schema, copy: PublicCopy | None = None) -> None:
-        """`copy`: what others have of the own models, under a compressor of differences."""
+        """`copy`: what others have of the own models, under a codec of differences."""
         self._schema, self._copy = schema, copy
         self._lock = threading.Lock()
         self._digests: OrderedDict[int, tuple[Vector, str]] = OrderedDict()
         self._encoded: OrderedDict[tuple[int, str], tuple[Parts, str]] = OrderedDict()
-        self._compressed: OrderedDict[PullRequest, ServedModel] = OrderedDict()
+        self._coded: OrderedDict[PullRequest, ServedModel] = OrderedDict()
 
     def digest(self, vector: Vector) -> str:
         """Return the SHA-256 of the payload of this model; computed once per vector."""
@@ -74,7 +71,7 @@ class ModelEncoder:
     def served_model(self, model: Publication, request: PullRequest) -> ServedModel:
         """Return a publication in the requested form, from the requested byte on."""
         if self._copy is not None and request.holds is not None:
-            return self._served_compressed(self._copy, model, request)
+            return self._served_coded(self._copy, model, request)
         parts, made = self._encode(model, request)
         size = sum(len(part) for part in parts)
         resumes = request.version == model.version and request.offset <= size
@@ -89,27 +86,27 @@ class ModelEncoder:
         )
         return ServedModel(header, parts, request.bytes_per_s)
 
-    def _served_compressed(
+    def _served_coded(
         self, copy: PublicCopy, model: Publication, request: PullRequest
     ) -> ServedModel:
         """Return the same bytes for the same stage of a round and the same held copy."""
         key = replace(request, version=0, offset=0, bytes_per_s=0.0)
-        served = self._compressed.get(key) or self._compress(copy, model, request)
-        self._compressed[key] = served
-        while len(self._compressed) > MAX_ENCODED:
-            self._compressed.popitem(last=False)
+        served = self._coded.get(key) or self._code(copy, model, request)
+        self._coded[key] = served
+        while len(self._coded) > MAX_ENCODED:
+            self._coded.popitem(last=False)
         header = served.header
         resumes = request.version == header.version and request.offset <= header.size
         header = replace(header, offset=request.offset if resumes else 0)
         return ServedModel(header, served.parts, request.bytes_per_s)
 
-    def _compress(self, copy: PublicCopy, model: Publication, request: PullRequest) -> ServedModel:
-        offer, compression = copy.offer(model, request), self._schema.compression
-        assert compression is not None  # there would be no public copy
+    def _code(self, copy: PublicCopy, model: Publication, request: PullRequest) -> ServedModel:
+        offer, codec = copy.offer(model, request), self._schema.codec
+        assert codec is not None  # there would be no public copy
         if offer.messages is None:
             parts = self._schema.pack(offer.model.vector)
         else:
-            parts = pack_messages(compression, offer.messages)
+            parts = pack_messages(codec, offer.messages)
         header = ModelHeader(
             version=offer.model.version,
             number=offer.model.number,
@@ -200,53 +197,6 @@ class PullBudget:
             return is_enough
 
 
-class Attacker:
-    """Changes the models that one worker serves, to rehearse an attack. Safe for several threads.
-
-    It knows what a real attacker would know: its own model, the newest model that it has pulled
-    from each neighbour, and who attacks as well.
-    """
-
-    def __init__(
-        self, adversary: Adversary, node: int, accomplices: Ints, seed: int, first: Vector
-    ) -> None:
-        """Prepare the attack.
-
-        Args:
-            adversary: The kind of attack.
-            node: The attacking worker.
-            accomplices: All attacking workers; their models are not taken for honest ones.
-            seed: Seed of the run, for noise.
-            first: The initial model of the run.
-        """
-        self._adversary, self._node, self._seed, self._first = adversary, node, seed, first
-        self._accomplices = frozenset(accomplices.tolist())
-        self._nodes: dict[int, int] = {}  # of running pulls, by key
-        self._pulled: dict[int, Vector] = {}  # newest model by node
-        self._lock = threading.Lock()
-
-    def learn(self, seen: object) -> None:
-        """Remember whom a pull asks, and the model that it brings; ignore everything else."""
-        with self._lock:
-            if isinstance(seen, StartPull):
-                self._nodes[seen.key] = seen.node
-            elif isinstance(seen, PullFinished):
-                node = self._nodes.pop(seen.key, self._node)
-                if node not in self._accomplices and len(seen.vector) == len(self._first):
-                    self._pulled[node] = seen.vector
-
-    def served(self, model: Publication) -> Publication:
-        """Return what is served in place of a publication."""
-        with self._lock:
-            others = np.stack([model.vector, *self._pulled.values()])
-        noise = None
-        if self._adversary.kind == "noise":
-            noise = noise_of(self._seed, self._node, model.version, len(model.vector))
-        known = Knowledge(model.vector, self._first, others, noise)
-        vector = np.asarray(sent_vector(self._adversary, known), np.float32)
-        return replace(model, vector=vector)
-
-
 class PublishedModelServer:
     """Passes requests to the machine, and encodes its answers in a thread of its own.
 
@@ -258,15 +208,12 @@ class PublishedModelServer:
         encoder: ModelEncoder,
         logger: EventLogger,
         put: Callable[[PullRequested | PullWithdrawn | PeerIncident], None],
-        attacker: Attacker | None = None,
+        outgoing: Outgoing,
     ) -> None:
-        """Pass the requests of peers to `put`; the process calls `answer`.
-
-        An attacker changes the models that are served.
-        """
+        """Pass the requests of peers to `put`; the process calls `answer`."""
         self._encoder, self._logger, self._put = encoder, logger, put
         self.budget = PullBudget()
-        self._attacker = attacker
+        self._outgoing = outgoing
         self._keys = itertools.count(1)
         self._lock = threading.Lock()
         self._waiting: dict[int, tuple[Future[Answer], PullRequest]] = {}
@@ -313,9 +260,7 @@ class PublishedModelServer:
 
     def _push(self, future: "Future[Answer]", request: PullRequest, model: Publication) -> None:
         try:
-            if self._attacker is not None:
-                model = self._attacker.served(model)
-            served = self._encoder.served_model(model, request)
+            served = self._encoder.served_model(self._outgoing.served(model), request)
         except Exception:  # the peer must get an answer
             _LOG.exception("a model could not be encoded")
             _set_result(future, PullRefused("no_model"))

@@ -59,7 +59,8 @@ from dystop.testbed.worker.checkpoint import CheckpointStore
 from dystop.testbed.worker.guard import Guard
 from dystop.testbed.worker.history import EventLogger, WriteLine
 from dystop.testbed.worker.machine import WorkerMachine
-from dystop.testbed.worker.model_server import Attacker, ModelEncoder, PublishedModelServer
+from dystop.testbed.worker.model_server import ModelEncoder, PublishedModelServer
+from dystop.testbed.worker.outgoing import outgoing_of
 from dystop.testbed.worker.public_copies import HeldCopies, PublicCopy
 from dystop.testbed.worker.pulls import PullThreads
 from dystop.testbed.worker.session_client import SessionClient
@@ -95,7 +96,6 @@ class WorkerComponents:
     step_s: float = 0.0  # least seconds of a mini-batch (emulated device); 0: no emulation
     allow_list: AllowList = field(default_factory=lambda: AllowList("observer"))
     write_line: WriteLine = write_nothing  # `EventLog(path).write`
-    attacker: Attacker | None = None  # None: the worker is honest
 
 
 class WorkerProcess:
@@ -113,8 +113,10 @@ class WorkerProcess:
             self._events.put(PeerIncident(components.setup.name, "damaged_checkpoint", damage))
         self._logger = EventLogger(components.write_line)
         self._encoder = ModelEncoder(components.schema, _public_copy(components, self._state))
+        setup = components.setup
+        self._outgoing = outgoing_of(setup.exchange.attackers, setup.node, components.initial[0])
         self._model_server = PublishedModelServer(
-            self._encoder, self._logger, self._events.put, components.attacker
+            self._encoder, self._logger, self._events.put, self._outgoing
         )
         self._session = SessionClient(self._events.put)
         self._training = TrainingThread(components.train, components.step_s, self._events.put)
@@ -228,7 +230,7 @@ class WorkerProcess:
 
     def _handle(self, event: WorkerEvent) -> None:
         self._logger.event(event)
-        self._tell_attacker(event)
+        self._outgoing.learn(event)
         if isinstance(event, MessageFromCoordinator):
             self._update_allow_list(event.message)
             self._update_budget(event.message)
@@ -256,12 +258,8 @@ class WorkerProcess:
             if self._over.is_set():
                 return
             self._logger.action(action)
-            self._tell_attacker(action)
+            self._outgoing.learn(action)
             self._carry_out_one(action)
-
-    def _tell_attacker(self, seen: WorkerEvent | WorkerAction) -> None:
-        if self.components.attacker is not None:
-            self.components.attacker.learn(seen)
 
     def _carry_out_one(self, action: WorkerAction) -> None:
         match action:
@@ -336,17 +334,17 @@ def _initial_state(components: WorkerComponents) -> tuple[WorkerState, str]:
 
 def _public_copy(components: WorkerComponents, state: WorkerState) -> PublicCopy | None:
     """Return what others have of this worker's models; None where workers exchange models."""
-    compression = components.schema.compression
-    if compression is None:
+    codec = components.schema.codec
+    if codec is None:
         return None
     is_new = not state.run  # an earlier process has told others of copies that are lost
     initial = components.initial[0] if is_new else None
-    return PublicCopy(compression, components.setup.node, initial)
+    return PublicCopy(codec, components.setup.node, initial)
 
 
 def _held_copies(components: WorkerComponents) -> HeldCopies | None:
     """Return the copies of others; None where workers exchange models."""
-    if components.schema.compression is None:
+    if components.schema.codec is None:
         return None
     return HeldCopies(components.initial[0], components.setup.limits.copies)
 

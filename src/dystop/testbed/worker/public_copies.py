@@ -1,4 +1,4 @@
-"""The public copies of a testbed under a compressor of differences (ADR 0059, ADR 0064).
+"""The public copies of a testbed under a codec of differences (ADR 0059, ADR 0064).
 
 `PublicCopy` is what others have of the own models: it advances by one message for each stage of a
 round in which somebody asks, as in the simulator. `HeldCopies` are the copies of others. Both live
@@ -12,13 +12,13 @@ from typing import Any
 
 import numpy as np
 
-from dystop.control.compression import Compression, Message
+from dystop.exchange.codecs import Codec, Message
 from dystop.testbed.events import Publication, Vector
-from dystop.testbed.protocol.compressed import HeldCopy, digest_of
+from dystop.testbed.protocol.coded import HeldCopy, digest_of
 from dystop.testbed.protocol.pulls import PullRequest
 
 MAX_ASKED = 64  # newest stages of rounds that are remembered as asked for
-MAX_UPDATES = 4  # newest compressed updates that are kept for further receivers
+MAX_UPDATES = 4  # newest packed updates that are kept for further receivers
 Asked = tuple[int, int, bool]  # round, stage, whether the pull is exact
 
 
@@ -34,9 +34,9 @@ class Offer:
 class PublicCopy:
     """What others have of the models of one worker. Used by one thread."""
 
-    def __init__(self, compression: Compression, node: int, initial: Vector | None) -> None:
+    def __init__(self, codec: Codec, node: int, initial: Vector | None) -> None:
         """Begin with the initial model that all know, or without one after a restart."""
-        self._compression, self._node = compression, node
+        self._codec, self._node = codec, node
         self._model: Publication | None = None  # that the copy followed last
         self._copy = HeldCopy() if initial is None else HeldCopy(digest_of(initial), initial)
         self._steps: list[tuple[str, Message]] = []  # newest last; digest of the copy before each
@@ -64,20 +64,20 @@ class PublicCopy:
         return self._model is not None and model.version < self._model.version
 
     def _advance(self, model: Publication, round_: int, stage: int) -> None:
-        """Add the compressed difference between model and copy to the copy."""
+        """Add the packed difference between model and copy to the copy."""
         copy, self._model = self._copy, model
         if copy.vector is None:
             return self._begin_at(model.vector)
         with np.errstate(over="ignore", invalid="ignore"):  # a model that has diverged
             difference = model.vector - copy.vector
-        message = self._compression.message(difference, self._node, round_, stage)
-        vector = self._compression.added(copy.vector, [message], self._node)
+        message = self._codec.message(difference, self._node, round_, stage)
+        vector = self._codec.added(copy.vector, [message], self._node)
         if not np.isfinite(vector).all():
             return self._begin_at(model.vector)
         self._copy = HeldCopy(digest_of(vector), vector)
         if self._copy.digest != copy.digest:  # otherwise the copy is the model already
             self._steps.append((copy.digest, message))
-        del self._steps[: max(0, len(self._steps) - self._compression.most_messages)]
+        del self._steps[: max(0, len(self._steps) - self._codec.most_messages)]
 
     def _begin_at(self, vector: Vector) -> None:
         """Take a model as the copy; all receivers need it whole."""
@@ -97,13 +97,13 @@ class PublicCopy:
         return Offer(model, messages, copy.digest)
 
     def _update(self, update: Publication, asked: Asked) -> Offer:
-        """Return a compressed update; what it leaves out is added to the next one."""
+        """Return a packed update; what it leaves out is added to the next one."""
         if asked in self._updates:
             return self._updates[asked]
         left = self._leftover
         whole = update.vector if left is None else update.vector + left
-        message = self._compression.message(whole, self._node, *asked[:2])
-        rest = whole - self._compression.restored(message, self._node)
+        message = self._codec.message(whole, self._node, *asked[:2])
+        rest = whole - self._codec.restored(message, self._node)
         self._leftover = rest if np.isfinite(rest).all() else None
         offer = Offer(update, (message,), None)
         _remember(self._updates, asked, offer, MAX_UPDATES)

@@ -16,7 +16,7 @@ from dystop.testbed.events import PeerIncident, PullFailed, PullFinished, StartP
 from dystop.testbed.launch.failpoints import reach
 from dystop.testbed.log_throttle import shown, throttled_logger
 from dystop.testbed.params import Timeouts
-from dystop.testbed.protocol.compressed import CompressedReceiver, CopyStore
+from dystop.testbed.protocol.coded import CodedReceiver, CopyStore
 from dystop.testbed.protocol.messages import RejectCode
 from dystop.testbed.protocol.payload import PayloadReceiver, Schema, wanted
 from dystop.testbed.protocol.pulls import ModelHeader, PullBroken, PullDenied
@@ -283,7 +283,7 @@ class PullThreads:
         put: Callable[[PullFinished | PullFailed | PeerIncident], None],
         copies: CopyStore | None = None,
     ) -> None:
-        """Prepare the threads; `copies` are needed under a compressor of differences."""
+        """Prepare the threads; `copies` are needed under a codec of differences."""
         self._transport, self._schema, self._timeouts = transport, schema, timeouts
         self._put, self._copies = put, copies
         self._pool = ThreadPoolExecutor(MAX_PARALLEL_PULLS, "pull")
@@ -333,8 +333,8 @@ class PullThreads:
 
     def _receiver_factory(self, action: StartPull) -> Callable[[], PayloadReceiver]:
         schema, copies, delta = self._schema, self._copies, action.request.delta
-        if schema.compression is not None and copies is not None:
-            return lambda: _CompressedWithFailpoints(schema, action.node, copies, delta=delta)
+        if schema.codec is not None and copies is not None:
+            return lambda: _CodedWithFailpoints(schema, action.node, copies, delta=delta)
         kind, kept = wanted(schema, action.request)
         return lambda: _ReceiverWithFailpoints(schema, kind, kept)
 
@@ -356,5 +356,5 @@ class _ReceiverWithFailpoints(PayloadReceiver):
         return vector
 
 
-class _CompressedWithFailpoints(_ReceiverWithFailpoints, CompressedReceiver):
-    """A receiver of compressed answers that reaches the same failpoints."""
+class _CodedWithFailpoints(_ReceiverWithFailpoints, CodedReceiver):
+    """A receiver of a codec's messages that reaches the same failpoints."""

@@ -1,4 +1,4 @@
-"""Compressed messages on the wire: their layout, their checks, and the receiver of a public copy.
+"""Messages of a codec on the wire: their layout, their checks, and the receiver of a public copy.
 
 A worker that pulls says which public copy of its peer it holds, by the SHA-256 of the copy's
 numbers (`PullRequest.holds`). The peer answers with the messages since that copy or, if it does not
@@ -20,9 +20,8 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from dystop.control.compression import Compression, Message
+from dystop.exchange.codecs import Codec, Message, Part
 from dystop.format import FORMAT
-from dystop.sparse import Bools
 from dystop.testbed.protocol.payload import (
     FLOAT,
     BadModel,
@@ -33,7 +32,6 @@ from dystop.testbed.protocol.payload import (
 )
 from dystop.testbed.protocol.pulls import ModelHeader, PullRequest
 
-MAX_ROUND, MAX_STAGE = 10**12, 64  # of the address from which the places of `randomk` follow
 _TYPES: dict[str, np.dtype[Any]] = {
     "F32": FLOAT,
     "U32": np.dtype("<u4"),
@@ -43,34 +41,12 @@ _TYPES: dict[str, np.dtype[Any]] = {
 _LENGTH = struct.Struct("<Q")
 
 
-@dataclass(frozen=True)
-class _Part:
-    """One part of a message, and the numbers that it has in each message."""
-
-    name: str
-    type: str
-    count: int
-
-
-@lru_cache(maxsize=4)
-def _parts(compression: Compression) -> tuple[_Part, ...]:
-    """Return the parts of a message, those with the longest numbers first."""
-    bits, kept = _Part("bits", "U8", -(-compression.width // 8)), compression.kept
-    values = _Part("values", "F32", kept)
-    if compression.kind == "sign":
-        return _Part("values", "F32", len(compression.tensors)), bits
-    if compression.kind == "randomk":
-        return _Part("address", "I64", 2), values
-    places = _Part("places", "U32", kept)
-    return values, places if 4 * kept <= bits.count else bits
-
-
 @lru_cache(maxsize=64)
-def messages_header(compression: Compression, count: int) -> bytes:
+def messages_header(codec: Codec, count: int) -> bytes:
     """Return what precedes some messages: the only header that is accepted."""
     head: dict[str, object] = {"__metadata__": {"kind": "messages", "format": str(FORMAT)}}
     at = 0
-    for part in _parts(compression):
+    for part in codec.parts:
         end = at + count * part.count * _TYPES[part.type].itemsize
         head[part.name] = {
             "dtype": part.type, "shape": [count, part.count], "data_offsets": [at, end],
@@ -81,91 +57,40 @@ def messages_header(compression: Compression, count: int) -> bytes:
     return _LENGTH.pack(len(text)) + text
 
 
-def messages_size(compression: Compression, count: int) -> int:
+def messages_size(codec: Codec, count: int) -> int:
     """Return the bytes of some messages with their header."""
-    each = sum(part.count * _TYPES[part.type].itemsize for part in _parts(compression))
-    return len(messages_header(compression, count)) + count * each
+    each = sum(part.count * _TYPES[part.type].itemsize for part in codec.parts)
+    return len(messages_header(codec, count)) + count * each
 
 
-def pack_messages(compression: Compression, messages: Sequence[Message]) -> tuple[memoryview, ...]:
+def pack_messages(codec: Codec, messages: Sequence[Message]) -> tuple[memoryview, ...]:
     """Return header and messages, to be sent one after another."""
-    head = memoryview(messages_header(compression, len(messages)))
-    columns = [_column(compression, part, messages) for part in _parts(compression)]
+    head = memoryview(messages_header(codec, len(messages)))
+    columns = [_column(part, messages) for part in codec.parts]
     return head, *(column.data.cast("B") for column in columns if column.size)
 
 
-def _column(compression: Compression, part: _Part, messages: Sequence[Message]) -> NDArray[Any]:
+def _column(part: Part, messages: Sequence[Message]) -> NDArray[Any]:
     """Return one part of all messages, a row for each."""
     rows = np.empty((len(messages), part.count), _TYPES[part.type])
     for row, message in zip(rows, messages, strict=True):
-        if part.name == "values":
-            row[:] = message.values
-        elif part.name == "address":
-            row[:] = message.address
-        elif part.name == "places":
-            row[:] = message.places
-        else:
-            row[:] = np.packbits(_bits_of(compression, message))
+        row[:] = message[part.name]
     return rows
 
 
-def _bits_of(compression: Compression, message: Message) -> Bools:
-    """Return the signs of a message, or one bit for each place, [W]."""
-    if message.signs is not None:
-        return message.signs
-    bits = np.zeros(compression.width, bool)
-    bits[message.places] = True
-    return bits
-
-
-def unpack_messages(compression: Compression, payload: Bytes, count: int) -> list[Message]:
+def unpack_messages(codec: Codec, payload: Bytes, count: int) -> list[Message]:
     """Return the messages of a payload. Raises BadModel if one of them cannot be a message."""
-    head = messages_header(compression, count)
-    if len(payload) != (due := messages_size(compression, count)):
+    head = messages_header(codec, count)
+    if len(payload) != (due := messages_size(codec, count)):
         raise BadModel("size", f"{len(payload)} bytes instead of {due}")
-    at, rows = len(head), dict[str, NDArray[Any]]()
-    for part in _parts(compression):
+    at, columns = len(head), dict[str, NDArray[Any]]()
+    for part in codec.parts:
         column = np.frombuffer(payload, _TYPES[part.type], count * part.count, at)
-        rows[part.name] = column.reshape(count, part.count)
+        columns[part.name] = column.reshape(count, part.count)
         at += column.nbytes
-    return [
-        _message(compression, {name: column[k] for name, column in rows.items()})
-        for k in range(count)
-    ]
-
-
-def _message(compression: Compression, row: dict[str, NDArray[Any]]) -> Message:
-    """Check the parts of one message and put them together. Raises BadModel."""
-    values = np.asarray(row["values"], np.float32)
-    if not np.isfinite(values).all():
-        raise BadModel("not_finite", "a number of a message is not finite")
-    if "address" in row:
-        t, stage = np.asarray(row["address"], np.int64).tolist()
-        if not (0 <= t <= MAX_ROUND and 0 <= stage <= MAX_STAGE):
-            raise BadModel("malformed", f"no message has the address ({t}, {stage})")
-        return Message(values, (t, stage))
-    if "places" in row:
-        places = np.asarray(row["places"], np.int64)
-        if (np.diff(places) <= 0).any() or places[-1] >= compression.width:
-            raise BadModel("malformed", "places are not ascending, or beyond the model")
-        return Message(values, (0, 0), places=places)
-    bits = _bits(compression, np.asarray(row["bits"], np.uint8))
-    if compression.kind == "sign":
-        if (values < 0).any():
-            raise BadModel("malformed", "a magnitude is negative")
-        return Message(values, (0, 0), signs=bits)
-    places = np.flatnonzero(bits)
-    if len(places) != len(values):
-        raise BadModel("malformed", f"{len(places)} places for {len(values)} numbers")
-    return Message(values, (0, 0), places=places)
-
-
-def _bits(compression: Compression, packed: NDArray[np.uint8]) -> Bools:
-    """Return one truth for each number of a model; the rest of the last byte must be empty."""
-    bits = np.unpackbits(packed)
-    if bits[compression.width :].any():
-        raise BadModel("malformed", "bits beyond the model")
-    return bits[: compression.width].astype(bool)
+        if part.type == "F32" and not np.isfinite(column).all():
+            raise BadModel("not_finite", "a number of a message is not finite")
+    return [{name: column[k] for name, column in columns.items()} for k in range(count)]
 
 
 def digest_of(copy: Vector) -> str:
@@ -207,8 +132,8 @@ class NothingHeld:
         """Forget the copy."""
 
 
-class CompressedReceiver(PayloadReceiver):
-    """The buffer of a pull whose answer is compressed: a public copy, or an update.
+class CodedReceiver(PayloadReceiver):
+    """The buffer of a pull whose answer a codec has made: a public copy, or an update.
 
     Sizes follow from the schema and the number of messages, which is bounded. The held copy is
     replaced only after all checks.
@@ -218,15 +143,15 @@ class CompressedReceiver(PayloadReceiver):
         """Prepare to receive from a node.
 
         Args:
-            schema: The schema, with a compressor of differences.
+            schema: The schema, with a codec of differences.
             node: The peer; part of the address of random places.
             copies: The copies that this worker holds.
             delta: Whether an update was requested.
         """
         super().__init__(schema)
-        if schema.compression is None:
-            raise ValueError("the schema has no compressor of differences")
-        self._compression = schema.compression
+        if schema.codec is None:
+            raise ValueError("the schema has no codec of differences")
+        self._codec = schema.codec
         self._node, self._copies, self._delta = node, copies, delta
         self._held = NO_COPY if delta else copies.of(node)
 
@@ -242,15 +167,15 @@ class CompressedReceiver(PayloadReceiver):
         if count is None:
             self._size, self._head = self._schema.size(), self._schema.header_bytes()
         else:
-            self._size = messages_size(self._compression, count)
-            self._head = messages_header(self._compression, count)
+            self._size = messages_size(self._codec, count)
+            self._head = messages_header(self._codec, count)
         if self._size != size:
             self._buffer = None
         super().begin(header)
 
     def _check_form(self, header: ModelHeader) -> None:
         """Refuse an answer of another form than the requested one."""
-        count, most = header.messages, self._compression.most_messages
+        count, most = header.messages, self._codec.most_messages
         if self._delta:
             if header.copy is not None or count != 1:
                 raise BadModel("malformed", "an update is one message")
@@ -272,14 +197,23 @@ class CompressedReceiver(PayloadReceiver):
         if header.messages is None:
             vector = self._schema.unpack(payload)
         else:
-            messages = unpack_messages(self._compression, payload, header.messages)
+            vector = self._restored(payload, header.messages)
             if self._delta:
-                return self._compression.restored(messages[0], self._node)
-            assert self._held.vector is not None  # `_check_form`
-            vector = self._compression.added(self._held.vector, messages, self._node)
+                return vector
         if digest_of(vector) != header.copy:
             raise BadModel("digest", "the numbers are not those of the announced copy")
         if not np.isfinite(vector).all():
             raise BadModel("not_finite", "the public copy is not finite")
         self._copies.keep(self._node, HeldCopy(header.copy, vector))
         return vector
+
+    def _restored(self, payload: Bytes, count: int) -> Vector:
+        """Return the update of a message, or the held copy after some messages."""
+        messages = unpack_messages(self._codec, payload, count)
+        try:
+            if self._delta:
+                return self._codec.restored(messages[0], self._node)
+            assert self._held.vector is not None  # `_check_form`
+            return self._codec.added(self._held.vector, messages, self._node)
+        except ValueError as error:
+            raise BadModel("malformed", str(error)) from None

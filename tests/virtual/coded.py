@@ -1,9 +1,9 @@
-"""A cluster whose links carry compressed messages, by the classes of the real processes."""
+"""A cluster whose links carry the messages of a codec, by the classes of the real processes."""
 
 from typing import Any
 
 from dystop.testbed.events import Publication, PullFailed, PullFinished
-from dystop.testbed.protocol.compressed import CompressedReceiver
+from dystop.testbed.protocol.coded import CodedReceiver
 from dystop.testbed.protocol.payload import Schema
 from dystop.testbed.protocol.pulls import PullBroken
 from dystop.testbed.worker.model_server import ModelEncoder
@@ -13,7 +13,7 @@ from virtual.processes import Process
 from virtual.toy import FIRST
 
 
-class CompressedCluster(Cluster):
+class CodedCluster(Cluster):
     """Copies die with their process; a pull that is cut off has changed the sender's copy."""
 
     def __init__(self, *parts: Any, schema: Schema) -> None:
@@ -26,7 +26,7 @@ class CompressedCluster(Cluster):
     def boot(self, process: Process) -> None:
         if process is not self.coordinator:
             initial = FIRST if process.disk is None or not process.disk.run else None
-            copy = PublicCopy(self.schema.compression, process.node, initial)
+            copy = PublicCopy(self.schema.codec, process.node, initial)
             self.encoders[process.name] = ModelEncoder(self.schema, copy)
             self.held[process.name] = HeldCopies(FIRST, most=2)
         super().boot(process)
@@ -34,7 +34,7 @@ class CompressedCluster(Cluster):
     def ship(self, server: Process, pull: RunningPull, publication: Publication) -> None:
         request, delta = pull.action.request, pull.action.request.delta
         held = self.held[pull.receiver.name]
-        receiver = CompressedReceiver(self.schema, server.node, held, delta=delta)
+        receiver = CodedReceiver(self.schema, server.node, held, delta=delta)
         request = receiver.request(request)
         served = self.encoders[server.name].served_model(publication, request)
         server.logger.served(served.header, request)

@@ -5,8 +5,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from dystop.control.compression import Compression
 from dystop.control.stopping import Evaluate, Stop
+from dystop.exchange import Exchange
 from dystop.experiments.building import build
 from dystop.experiments.config import read_experiment
 from dystop.mechanisms import MECHANISMS
@@ -14,14 +14,15 @@ from dystop.plan import Plan, links, mix_of
 from dystop.simulator import checkpoint, no_round, run_rounds
 from dystop.simulator.round import begin, simulate
 from dystop.sparse import ints
+from support.codecs import codec_for
 from support.engine_fixtures import AddingTrainer, DeltaScript, Script, components_for, run_to_end
 from support.unstable_world import ENGINES, UNSTABLE_WORLD
 
 KINDS = ["topk", "randomk", "int8", "sign"]
 
 
-def compression(kind, width=6, fraction=0.5):
-    return Compression(kind, fraction, (width,), 0)
+def codec(kind, width=6, fraction=0.5):
+    return codec_for(kind, fraction, (width,), 0)
 
 
 def pull(dst, src, weight=0.5):
@@ -36,7 +37,7 @@ def components_of(*plans, kind, width=6, fraction=0.5, **changes):
         3,
         stop=Stop(rounds=len(plans)),
         trainer=AddingTrainer(width=width),
-        compression=compression(kind, width, fraction),
+        exchange=Exchange(codec=codec(kind, width, fraction)),
         **changes,
     )
 
@@ -87,7 +88,7 @@ def test_waves_give_the_records_and_models_of_one_round_after_another(name, kind
         stop=Stop(rounds=15),
         evaluate=Evaluate(every_rounds=4),
         trainer=AddingTrainer(width=6),
-        compression=compression(kind),
+        exchange=Exchange(codec=codec(kind)),
     )
     found = []
     for ahead in (False, True):
@@ -109,7 +110,7 @@ def test_a_resumed_run_goes_on_exactly(tmp_path, name, kind):
         params=UNSTABLE_WORLD,
         stop=Stop(rounds=12),
         trainer=AddingTrainer(width=6),
-        compression=compression(kind),
+        exchange=Exchange(codec=codec(kind)),
     )
     whole, end = run_to_end(components)
     cut = replace(components, stop=Stop(rounds=5))
@@ -124,7 +125,7 @@ def test_a_resumed_run_goes_on_exactly(tmp_path, name, kind):
 def test_a_complete_difference_is_the_model():
     """`topk` with fraction 1 leaves nothing out, so that models are those without compression."""
     plain = components_for(MECHANISMS["dystop"](), 6, stop=Stop(rounds=10))
-    packed = replace(plain, compression=Compression("topk", 1.0, (1,), 0))
+    packed = replace(plain, exchange=Exchange(codec=codec_for("topk", 1.0, (1,), 0)))
     (_, one), (_, other) = run_to_end(plain), run_to_end(packed)
     assert other.models.latest.numpy() == pytest.approx(one.models.latest.numpy(), rel=1e-5)
 
@@ -135,7 +136,7 @@ def updates_sent(kind, rounds):
     plan = Plan(ints([0]), links(ints([0]), ints([2]), delta=True), (mix,))
     components = components_for(
         DeltaScript((plan,)), 3, stop=Stop(rounds=rounds), trainer=AddingTrainer(width=4),
-        compression=Compression(kind, 0.5, (3, 1), 0),
+        exchange=Exchange(codec=codec_for(kind, 0.5, (3, 1), 0)),
     )  # fmt: skip
     return run_to_end(components)[1].models
 
@@ -193,7 +194,7 @@ def test_a_ring_passes_messages_on(kind):
 
 def test_hadfl_can_be_compressed():
     built = build(config("mechanism.name=hadfl", "link.compression=topk"))
-    assert built.components.compression.kind == "topk"
+    assert built.components.exchange.codec.name == "topk"
 
 
 def test_planning_only_counts_the_same_bytes():

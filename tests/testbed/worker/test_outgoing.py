@@ -2,20 +2,20 @@
 
 import numpy as np
 
+from dystop.exchange.attacks import ATTACKS, Attackers, LabelFlip
 from dystop.testbed.events import Publication, PullFinished, StartPull
 from dystop.testbed.protocol.pulls import ModelHeader, PullRequest
-from dystop.testbed.worker.model_server import Attacker
-from dystop.world.adversary import Adversary
+from dystop.testbed.worker.outgoing import AttackerModels, Outgoing, outgoing_of
 
 FIRST = np.zeros(2, np.float32)
 MINE = Publication(version=3, number=1, round=2, vector=np.array([1.0, 2.0], np.float32))
 
 
-def attacker(kind: str) -> Attacker:
-    return Attacker(Adversary(kind), 4, np.array([4, 5]), 0, FIRST)
+def attacker(kind: str) -> AttackerModels:
+    return AttackerModels(Attackers(ATTACKS[kind](), np.array([4, 5]), 0), 4, FIRST)
 
 
-def pull(attacker: Attacker, key: int, node: int, *numbers: float) -> None:
+def pull(attacker: AttackerModels, key: int, node: int, *numbers: float) -> None:
     attacker.learn(StartPull(key, node, f"w{node:02d}", "", PullRequest("run", 1), 9.0))
     header = ModelHeader(version=1, number=0, round=0, size=8, sha256="", schema="", offset=0)
     attacker.learn(PullFinished(key, header, np.array(numbers, np.float32), 8, 0.1))
@@ -48,3 +48,11 @@ def test_noise_has_an_address():
     one, two = (attacker("noise").served(MINE).vector for _ in range(2))
     np.testing.assert_array_equal(one, two)
     assert np.linalg.norm(one - MINE.vector) > 1
+
+
+def test_honest_workers_and_those_with_wrong_labels_serve_their_models():
+    flips = Attackers(LabelFlip(), np.array([4, 5]), 0)
+    for attackers, node in ((None, 4), (flips, 4), (attacker("flip")._attackers, 6)):
+        outgoing = outgoing_of(attackers, node, FIRST)
+        assert type(outgoing) is Outgoing
+        assert outgoing.served(MINE) is MINE

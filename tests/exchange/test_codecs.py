@@ -9,17 +9,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from dystop.control.compression import (
-    LEVELS,
-    Compression,
-    charged,
-    dequantise,
-    no_versions,
-    passed_on,
-    quantise,
-)
+from dystop.exchange.codecs import LEVELS, charged, dequantise, no_versions, passed_on, quantise
 from dystop.plan import join_links, links
 from dystop.sparse import ints
+from support.codecs import codec_for
 
 NUMBERS = st.floats(-100, 100, width=32)
 VECTORS = st.integers(1, 40).flatmap(lambda n: arrays(np.float32, n, elements=NUMBERS))
@@ -27,7 +20,7 @@ FRACTIONS = st.floats(0.01, 1.0)
 
 
 def compression(kind, width, fraction=0.25, tensors=None, seed=0):
-    return Compression(kind, fraction, tensors or (width,), seed)
+    return codec_for(kind, fraction, tensors or (width,), seed)
 
 
 def split(vector, parts):
@@ -43,15 +36,14 @@ def square(vector):
 def test_bytes_of_a_message():
     sizes = (800, 200)
     by_kind = {
-        "none": 4000,
         "topk": 4 * 100 + 125,  # a bit for each of 1000 numbers is shorter than 100 positions
         "randomk": 4 * 100,
         "int8": 1000 + 2 * 4,
         "sign": 125 + 2 * 4,
     }
-    found = {k: Compression(k, 0.1, sizes, 0).message_bytes for k in by_kind}
+    found = {k: codec_for(k, 0.1, sizes, 0).message_bytes for k in by_kind}
     assert found == by_kind
-    assert Compression("topk", 0.01, sizes, 0).message_bytes == 10 * (4 + 4)
+    assert codec_for("topk", 0.01, sizes, 0).message_bytes == 10 * (4 + 4)
 
 
 @given(width=st.integers(1, 10**6), fraction=FRACTIONS)
@@ -91,7 +83,7 @@ def test_randomk_loses_on_average_the_share_that_it_does_not_send():
 @given(vector=VECTORS, parts=st.lists(st.integers(0, 100), max_size=3))
 def test_sign_loses_what_its_formula_says(vector, parts):
     tensors = split(vector, parts)
-    sent = Compression("sign", 1.0, tensors, 0).applied(vector, 0, 1)
+    sent = codec_for("sign", 1.0, tensors, 0).applied(vector, 0, 1)
     at = 0
     for size in tensors:
         part, got = vector[at : at + size].astype(np.float64), sent[at : at + size]

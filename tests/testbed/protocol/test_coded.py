@@ -9,10 +9,9 @@ import safetensors.numpy
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dystop.control.compression import Compression
 from dystop.rng import stream
-from dystop.testbed.protocol.compressed import (
-    CompressedReceiver,
+from dystop.testbed.protocol.coded import (
+    CodedReceiver,
     HeldCopy,
     NothingHeld,
     digest_of,
@@ -24,20 +23,21 @@ from dystop.testbed.protocol.compressed import (
 from dystop.testbed.protocol.payload import BadModel, Schema, digest
 from dystop.testbed.protocol.pulls import ModelHeader, PullRequest
 from dystop.testbed.worker.public_copies import HeldCopies
+from support.codecs import codec_for
 
 SIZES = (20, 9, 4)
 WIDTH, NODE = sum(SIZES), 3
 SETTINGS = {
-    "topk": Compression("topk", 0.25, SIZES, 5),  # positions are bits
-    "topk-list": Compression("topk", 0.04, SIZES, 5),  # positions are a list
-    "randomk": Compression("randomk", 0.25, SIZES, 5),
-    "sign": Compression("sign", 0.25, SIZES, 5),
+    "topk": codec_for("topk", 0.25, SIZES, 5),  # positions are bits
+    "topk-list": codec_for("topk", 0.04, SIZES, 5),  # positions are a list
+    "randomk": codec_for("randomk", 0.25, SIZES, 5),
+    "sign": codec_for("sign", 0.25, SIZES, 5),
 }
 INITIAL = np.linspace(-1, 1, WIDTH).astype(np.float32)
 
 
 def schema_for(compression):
-    return Schema(tuple((f"t{k}", (n,)) for k, n in enumerate(SIZES)), compression=compression)
+    return Schema(tuple((f"t{k}", (n,)) for k, n in enumerate(SIZES)), codec=compression)
 
 
 def payload_of(compression, messages):
@@ -62,7 +62,7 @@ def header_of(compression, payload, copy, count=1, **changes):
 
 def receive(compression, payload, header, copies=None, *, delta=False, step=1 << 20):
     copies = copies or HeldCopies(INITIAL, 4)
-    receiver = CompressedReceiver(schema_for(compression), NODE, copies, delta=delta)
+    receiver = CodedReceiver(schema_for(compression), NODE, copies, delta=delta)
     receiver.begin(header)
     for at in range(0, len(payload), step):
         receiver.write(memoryview(payload)[at : at + step])
@@ -95,7 +95,7 @@ def test_a_payload_is_a_safetensors_file_of_the_stated_bytes(name):
     payload = payload_of(compression, messages_of(compression, 3))
     assert all(len(rows) == 3 for rows in safetensors.numpy.load(payload).values())
     body = len(payload) - len(messages_header(compression, 3))
-    address = 16 if compression.kind == "randomk" else 0
+    address = 16 if compression.name == "randomk" else 0
     assert body == 3 * (compression.message_bytes + address)
 
 
@@ -128,7 +128,7 @@ def test_an_update_is_one_message_and_changes_no_copy():
 
 
 def test_a_request_names_the_held_copy_and_no_mask():
-    receiver = CompressedReceiver(
+    receiver = CodedReceiver(
         schema_for(SETTINGS["topk"]), NODE, HeldCopies(INITIAL, 4), delta=False
     )
     request = receiver.request(PullRequest("ab", 3, mask=(7, 0.5)))
@@ -208,13 +208,11 @@ def test_a_message_that_cannot_be_one_is_refused(case):
 
 
 def test_places_ascend():
-    compression = Compression("topk", 0.01, (200,), 0)  # two places, as a list
+    compression = codec_for("topk", 0.01, (200,), 0)  # two places, as a list
     message = compression.message(np.arange(200, dtype=np.float32), 0, 1)
     for places in ([5, 5], [6, 5]):
-        bad = replace(message, places=np.array(places))
-        payload = payload_of(compression, [bad])
-        with pytest.raises(BadModel, match="ascending"):
-            unpack_messages(compression, payload, 1)
+        with pytest.raises(ValueError, match="ascending"):
+            compression.restored({**message, "places": np.array(places)}, NODE)
 
 
 def test_a_copy_that_is_not_finite_is_refused():
