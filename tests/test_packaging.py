@@ -3,6 +3,7 @@
 import ast
 import os
 import re
+import shlex
 import subprocess
 import sys
 import tarfile
@@ -147,6 +148,16 @@ def test_a_copied_example_names_commands_that_can_work(name, commands, tmp_path,
     shown = [line for line in done.output.splitlines() if line.startswith("use it: ")]
     assert all(any(command in line for line in shown) for command in commands), shown
     assert "python 'my own/flower_app.py'" not in done.output
+
+
+@pytest.mark.parametrize("name", [example.name for example in examples()])
+def test_a_copied_example_brings_the_files_of_its_commands(name, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    done = CliRunner().invoke(app, ["examples", name, "--to", "here"])
+    shown = [line for line in done.output.splitlines() if line.startswith("use it: ")]
+    named = [w for line in shown for w in shlex.split(line) if w.startswith("here/")]
+    assert named, shown
+    assert [file for file in named if not (tmp_path / file).is_file()] == []
 
 
 @pytest.mark.parametrize(

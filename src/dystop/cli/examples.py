@@ -36,7 +36,7 @@ def examples(
     """List the examples that come with dystop, or copy some of them into a folder.
 
     Every command that takes a configuration also takes example:NAME, without a copy. Files that an
-    example names are copied with it. A file of yours is never replaced.
+    example needs are copied with it. A file of yours is never replaced.
     """
     if not names:
         show_table(("name", "file", "what it shows"), map(_row, every_example()))

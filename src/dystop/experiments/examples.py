@@ -48,15 +48,22 @@ class Example:
         return first_sentence(text)
 
     @property
+    def users(self) -> list["Example"]:
+        """Return the configurations that name a script."""
+        if self.file.suffix != ".py":
+            return []
+        found = [example for example in examples() if example.file.suffix == ".toml"]
+        return [e for e in found if self.file.name in e.file.read_text(encoding="utf-8")]
+
+    @property
     def commands(self) -> list[str]:
         """Return the commands that the comment of a configuration shows, in order.
 
         A script that a configuration names is used by that configuration.
         """
-        users = [e.file.read_text(encoding="utf-8") for e in examples() if e.file.suffix == ".toml"]
         if self.file.suffix == ".toml":
             return _shown_commands(self.file.read_text(encoding="utf-8"))
-        return [line for text in users if self.file.name in text for line in _shown_commands(text)]
+        return [command for user in self.users for command in user.commands]
 
 
 def _shown_commands(text: str) -> list[str]:
@@ -147,14 +154,14 @@ def configuration_of(name: str) -> Path:
 
 
 def files_of(example: Example) -> list[Path]:
-    """Return the file of an example and the other examples that it names."""
+    """Return the file of an example, the other examples that it names, and those that use it."""
     text = example.file.read_text(encoding="utf-8")
-    others = [e.file for e in examples() if e.file.name in text and e.file != example.file]
-    return [example.file, *others]
+    named = [e.file for e in examples() if e.file.name in text and e.file != example.file]
+    return [example.file, *named, *(user.file for user in example.users)]
 
 
 def copy_examples(chosen: Sequence[Example], folder: Path) -> list[Path]:
-    """Copy examples, with the files that they name, into a folder; return the new paths.
+    """Copy examples, with the files that they need, into a folder; return the new paths.
 
     A file that is there with the same content stays.
 
