@@ -21,8 +21,9 @@ from dystop.record import RoundRecord
 from dystop.storage import try_read_json, write_atomic
 
 OTHER_LAW = "other-law.json"
-MOST = 50_000
-"""Rounds times workers of all runs together, up to which planning takes seconds."""
+MOST_S = 10.0
+"""Estimated seconds of planning up to which a study is planned."""
+_ROUND_S, _WORKER_S = 250e-6, 12e-6  # of planning a round, and more for each worker
 _MORE_ROUNDS = 4  # times the recorded rounds, after which planning ends
 
 
@@ -42,8 +43,8 @@ def plan_other_law(study: Study) -> bool:
     if (study.path / OTHER_LAW).exists():
         return True
     histories = [open_run(study.folder(e)).records for e in study.experiments]
-    sizes = (rows[-1].round * e.fleet.workers if rows else 0 for e, rows in _with(study, histories))
-    if sum(sizes) > MOST or not all(map(_can_be_planned, study.experiments)):
+    needs_s = sum(planning_s(len(rows), e.fleet.workers) for e, rows in _with(study, histories))
+    if needs_s > MOST_S or not all(map(_can_be_planned, study.experiments)):
         return False
     found = {}
     with suppress(DystopError):
@@ -51,6 +52,15 @@ def plan_other_law(study: Study) -> bool:
         content = json.dumps({"timing": "overlap", "clocks_s": found}) + "\n"
         write_atomic(study.path / OTHER_LAW, content.encode())
     return bool(found)
+
+
+def planning_s(rounds: int, workers: int) -> float:
+    """Return about how many seconds the planning of one run takes.
+
+    >>> round(planning_s(rounds=1500, workers=24), 2)
+    0.81
+    """
+    return rounds * (_ROUND_S + _WORKER_S * workers)
 
 
 def read_other_law(path: Path) -> OtherLaw | None:
