@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from requests import RequestException
 from torch import nn
 from typer.testing import CliRunner
@@ -194,6 +195,17 @@ def test_weights_that_are_not_finite_at_the_start_are_named(value):
         with pytest.raises(ConfigError, match=r"1\.weight.*before the first round") as caught:
             dystop.simulate(model=model, workers=3)
         assert "learning_rate" not in str(caught.value)
+
+
+def test_a_buffer_of_nan_is_named_and_a_mask_may_hold_infinite_values():
+    for value, names in ((float("nan"), True), (-float("inf"), False)):
+        module = nn.Sequential(nn.Flatten(), nn.Linear(784, 10))
+        module.register_buffer("mask", torch.full((2,), value))
+        if names:
+            with pytest.raises(ConfigError, match=r"mask.*before the first round"):
+                dystop.simulate(model=module, workers=3)
+        else:
+            dystop.simulate(model=module, workers=3)
 
 
 def test_a_base_that_is_not_finite_is_named(tmp_path):

@@ -123,13 +123,16 @@ def make_module(
 
 
 def _check_finite(source: str, module: nn.Module) -> None:
-    """Refuse a model that has diverged before it is trained."""
-    for name, weights in module.named_parameters():
-        if not torch.isfinite(weights).all():
-            raise ConfigError(
-                f"model = {source!r}: {name} holds NaN or infinite values before the first round; "
-                "initialise it with finite numbers"
-            )
+    """Refuse a model that has diverged before it is trained; a mask may hold infinite values."""
+    wrong = [
+        *(name for name, w in module.named_parameters() if not torch.isfinite(w).all()),
+        *(name for name, b in module.named_buffers() if torch.isnan(b).any()),
+    ]
+    for name in wrong[:1]:
+        raise ConfigError(
+            f"model = {source!r}: {name} holds NaN or infinite values before the first round; "
+            "initialise it with finite numbers"
+        )
 
 
 def adapter_of(experiment: Experiment) -> Adapter | None:
