@@ -10,8 +10,9 @@ repository. To freeze another tree with this script, put it in front:
     PYTHONPATH=../other/src python scripts/freeze.py run old.json
 
 The cases are small runs of every mechanism under every timing law and publish rule, with rounds
-side by side and one after another (`engine.ahead`), with compiled kernels and without; every option
-of the configuration that changes a round; what mechanisms and options refuse; runs that are
+side by side and one after another (`engine.ahead`), with compiled kernels and without; mechanisms
+that carry vectors (`examples/mechanisms`); every option of the configuration that changes a round;
+what mechanisms and options refuse; runs that are
 stopped or killed and resumed; tasks and models; and clusters of the testbed in virtual time, with
 the messages and bytes of each round. `--paper-scale` adds runs of 100 workers and a CNN, `--gpu`
 the same on a GPU and its back ends. `--only` takes a part of a name, or a pattern with `*`.
@@ -66,6 +67,7 @@ MECHANISMS = (
     "fedavg", "asydfl", "asyng", "fedasync", "fedsa", "sa-adfl", "fedhp", "hadfl", "l2pl",
 )  # fmt: skip
 FEW = ("dystop", "sa-adfl", "asyng", "d-psgd", "fedasync")  # one of every way to exchange models
+CARRYING = ("push_sum:PushSum", "kgt:KGT", "noloco:NoLoCo")  # vectors beside the model (examples/)
 
 SMALL = (
     "seed=3 fleet.workers=8 world.range_m=25 data.name=synthetic data.synthetic.train=240"
@@ -82,6 +84,7 @@ HARSH = (
 PRIVATE = "privacy.noise_multiplier=0.8 privacy.clip=0.5"
 ADAM = "training.optimizer=adam training.learning_rate=0.01 training.optimizer_state="
 MOMENTUM = "training.momentum=0.9 training.optimizer_state="
+EXAMPLES = "mechanism.folder={examples}"
 LORA = "model.base={base} model.name=mlp model.adapter=lora model.lora.rank=2"
 
 OPTIONS = {
@@ -212,12 +215,20 @@ STOPPED = {
     "energy-harsh": f"{OPTIONS['energy']} {HARSH}",
     "budget-adam-kept": f"{OPTIONS['budget']} {ADAM}kept",
 }
+STOPPED_CARRYING = {
+    **{name: STOPPED[name] for name in ("plain", "momentum-kept", "adam-mixed", "topk", "privacy")},
+    "churn": OPTIONS["churn"],
+    "lora": LORA,
+}
 LONG = "stop.rounds=150 evaluate.every_rounds=20 output.checkpoint_every=10"
 KILLED = {
     "dystop": "",
     "ad-psgd": OPTIONS["momentum-kept"],
     "sa-adfl": f"{ADAM}mixed {HARSH}",
     "asyng": f"{PRIVATE} link.compression=topk",
+    "push_sum:PushSum": OPTIONS["churn"],
+    "kgt:KGT": "training.learning_rate=0.01",
+    "noloco:NoLoCo": f"{ADAM}mixed",
 }
 PAPER = (
     "seed=1 fleet.workers=100 data.name={images} data.phi=0.4 model.name=cnn stop.rounds=12"
@@ -258,6 +269,7 @@ def all_cases(*, paper_scale: bool, gpu: bool) -> Iterator[Case]:
     yield from _base()
     yield from _options()
     yield from _variants()
+    yield from _carrying()
     yield from _large()
     yield from _tasks()
     yield from _resumes()
@@ -328,6 +340,16 @@ def _variants() -> Iterator[Case]:
             yield from _without_kernels(_twins(full, mechanism, f"{law} {words}", "variant"))
 
 
+def _carrying() -> Iterator[Case]:
+    options = {"calm": "", "momentum": OPTIONS["momentum-mixed"], "adam": OPTIONS["adam-kept"]}
+    for mechanism in CARRYING:
+        for number, (option, words) in enumerate(options.items()):
+            name, law = _law(number)
+            full = f"carrying/{option}/{mechanism}/{name}"
+            twins = _twins(full, mechanism, f"{EXAMPLES} {law} {words}", "carrying")
+            yield from _without_kernels(twins)
+
+
 def _large() -> Iterator[Case]:
     """Yield fleets with more links than a kernel for few links takes."""
     for number, mechanism in enumerate(MECHANISMS):
@@ -349,18 +371,26 @@ def _tasks() -> Iterator[Case]:
 
 
 def _resumes() -> Iterator[Case]:
-    for number, (option, words) in enumerate(STOPPED.items()):
-        for k, mechanism in enumerate(("dystop", "asydfl", "matcha", "asyng")):
-            name, law = _law(number + k)
-            full = f"resume/{option}/{mechanism}/{name}"
-            words_ = (*SMALL.split(), *law.split(), *words.split())
-            yield Case(f"{full}/whole", mechanism, words_, group="resume")
-            yield Case(f"{full}/stopped", mechanism, words_, "stopped", "resume")
+    few = ("dystop", "asydfl", "matcha", "asyng")
+    for options, mechanisms in ((STOPPED, few), (STOPPED_CARRYING, CARRYING)):
+        for number, (option, words) in enumerate(options.items()):
+            for k, mechanism in enumerate(mechanisms):
+                name, law = _law(number + k)
+                full = f"resume/{option}/{mechanism}/{name}"
+                words_ = (*SMALL.split(), *_folder(mechanism), *law.split(), *words.split())
+                yield Case(f"{full}/whole", mechanism, words_, group="resume")
+                yield Case(f"{full}/stopped", mechanism, words_, "stopped", "resume")
     for number, (mechanism, words) in enumerate(KILLED.items()):
         name, law = _law(number)
-        words_ = (*SMALL.split(), *LONG.split(), *law.split(), *words.split())
+        own = _folder(mechanism)
+        words_ = (*SMALL.split(), *own, *LONG.split(), *law.split(), *words.split())
         yield Case(f"kill/{mechanism}/{name}/whole", mechanism, words_, group="kill")
         yield Case(f"kill/{mechanism}/{name}/killed", mechanism, words_, "killed", "kill")
+
+
+def _folder(mechanism: str) -> Sequence[str]:
+    """Return the words that say where a mechanism outside the package lies."""
+    return EXAMPLES.split() if mechanism in CARRYING else ()
 
 
 def _testbed() -> Iterator[Case]:
@@ -409,6 +439,7 @@ class Bench:
     def words(self, case: Case) -> list[str]:
         """Return the words of a case with the names of its data and of its base."""
         words = [word.replace("{images}", _images()) for word in case.words]
+        words = [word.replace("{examples}", _examples()) for word in words]
         if any("{base}" in word for word in words):
             base = str(self._base(is_large=case.name.startswith("gpu")))
             words = [word.replace("{base}", base) for word in words]
@@ -423,6 +454,13 @@ class Bench:
             _simulated("d-psgd", [*words, *own, "training.device=cpu"], folder)
             self._bases[is_large] = folder
         return self._bases[is_large]
+
+
+def _examples() -> str:
+    """Return the folder of mechanisms outside the package, of the tree that is run."""
+    import dystop
+
+    return str(Path(dystop.__file__).parents[2] / "examples" / "mechanisms")
 
 
 def _images() -> str:

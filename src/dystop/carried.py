@@ -10,14 +10,21 @@ are stored with the model, and never mixed or sent.
 """
 
 from collections.abc import Mapping, Sequence
+from copy import deepcopy
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
+
+if TYPE_CHECKING:
+    from dystop.types import Mechanism
 
 MODEL = "model"
 """The name of the trained parameters among the vectors of a worker."""
 
 Values = Mapping[str, Any]
 """Vectors of a worker by name, [..., width] each: arrays of NumPy or tensors of torch."""
+
+A = TypeVar("A")
+B = TypeVar("B")
 
 
 @dataclass(frozen=True)
@@ -68,6 +75,26 @@ class Places:
         views = self.values(vector, counters)
         for name, value in values.items():
             views[name][...] = value
+
+
+@dataclass(frozen=True)
+class Carrying:
+    """The mechanism that carries vectors, and where they lie."""
+
+    mechanism: "Mechanism"
+    places: Places
+
+    def after_mixing(self, own: tuple[A, B], mixed: tuple[A, B]) -> tuple[A, B]:
+        """Return vector and counters after the mechanism has changed what was mixed.
+
+        Args:
+            own: Vector and counters of the worker before the round.
+            mixed: The same after all stages of mixing.
+        """
+        before, after = self.places.values(*own), self.places.values(*mixed)
+        vector, counters = deepcopy(mixed)
+        self.places.write(vector, counters, self.mechanism.after_mixing(before, after))
+        return vector, counters
 
 
 def places_of(carries: Sequence[Carried], parameters: int, width: int, counters: int) -> Places:

@@ -59,7 +59,7 @@ class CapacityError(DystopError):
 
 
 class TransportError(DystopError):
-    """A port is in use, an address cannot be reached, or a certificate is refused."""
+    """A port, an address or a certificate cannot be used, or a mechanism bears no lost transfer."""
 
     exit_code = 2
 

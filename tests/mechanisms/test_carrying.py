@@ -12,7 +12,7 @@ import torch
 from dystop.carried import Carried, places_of
 from dystop.conformance import check_mechanism
 from dystop.control.stopping import Evaluate, Stop
-from dystop.errors import ConfigError
+from dystop.errors import ConfigError, TransportError
 from dystop.experiments.building import build
 from dystop.experiments.config import read_experiment
 from dystop.simulator import run_rounds
@@ -211,9 +211,26 @@ def test_corrections_take_the_sequential_path_or_are_refused():
 
 
 def test_a_lost_share_of_a_weight_is_refused_before_the_run():
-    words = [*WORDS, "mechanism.name=push_sum:PushSum", "world.outages.loss=0.1"]
-    with pytest.raises(ConfigError, match=r"world\.outages.*push-sum.*'weight'"):
-        build(read_experiment(None, words))
+    words = [*WORDS, "mechanism.name=push_sum:PushSum"]
+    for option in ("world.outages.loss=0.1", "link.compression=int8"):
+        with pytest.raises(ConfigError, match=r".*push-sum carries 'weight'.*leave \S+ out"):
+            build(read_experiment(None, [*words, option]))
+
+
+def test_a_share_that_is_lost_ends_the_run():
+    components, state = path_of_three(PushSum(receivers=1), {})
+    world = components.world
+
+    class Lossy:
+        def __getattr__(self, name):
+            return getattr(world, name)
+
+        def realise(self, *args):
+            found = world.realise(*args)
+            return replace(found, lost=np.arange(len(found.lost)) == 0)
+
+    with pytest.raises(TransportError, match=r"round 1: the transfer from \d to \d was lost"):
+        end_of(replace(components, world=Lossy()), state)
 
 
 def test_places_do_not_overlap():

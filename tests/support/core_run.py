@@ -11,9 +11,9 @@ from typing import Any
 CORE = frozenset(
     {
         "acceleration", "carried", "control", "data", "errors", "exchange", "foreign_files",
-        "format", "mechanisms", "parallel", "params", "plan", "record", "recorders", "rng",
-        "sealed", "serialization", "simulator", "sparse", "storage", "strict_json", "training",
-        "types", "units", "user_code", "world",
+        "format", "mechanisms", "model_state", "parallel", "params", "plan", "record", "recorders",
+        "rng", "sealed", "serialization", "simulator", "sparse", "storage", "strict_json",
+        "training", "types", "units", "user_code", "world",
     }
 )  # fmt: skip
 FAST_BACKENDS = ("dystop.training.backends.cpu", "dystop.training.backends.cuda")

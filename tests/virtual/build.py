@@ -221,4 +221,4 @@ def assert_as_planned(case: Case, cluster: Cluster) -> None:
         assert state.number == node.last.number, (process.name, state.number, node.last.number)
         np.testing.assert_allclose(state.published, node.last.vector, atol=NEAR)
         if node.training is not None:
-            np.testing.assert_allclose(state.mixed, node.training[1], atol=NEAR)
+            np.testing.assert_allclose(state.models.latest, node.training[1], atol=NEAR)

@@ -82,7 +82,7 @@ def moved_bytes(stage: Mix, width: int) -> int:
 
 def product(stack: torch.Tensor, stage: Mix) -> Callable[[], torch.Tensor]:
     """Return the simulator's mixing (eq:aggregation) as a step."""
-    models = Models(stack, stack.new_zeros(len(stack), 0), None, None, None, {}, {})
+    models = Models(stack, stack.new_zeros(len(stack), 0))
     none = np.zeros(len(stage.source), bool)
     busy = np.zeros(len(stage.receiver), bool)
     sources = Sources(~none, none, none, none.astype(np.int64), busy)

@@ -34,7 +34,7 @@ from dystop.training.flat import Layout, Slot
 from dystop.training.problem import Job, Trained
 from dystop.training.tasks.task import CLASSIFICATION, Task
 from dystop.training.trainer import Trainer
-from dystop.types import Fleet, Mechanism, Memory
+from dystop.types import Capabilities, Fleet, Mechanism, Memory
 from dystop.world import Churn, Compute, Mobility, Outages, World, WorldParams
 
 UNSTABLE_WORLD = WorldParams(
@@ -186,7 +186,8 @@ def components_for(
 ) -> Components:
     """Return a small fleet with uneven data at random positions."""
     counts = stream(seed, "conformance", workers).integers(1, 9, (workers, 3))
-    server = mechanism.capabilities().server
+    able = mechanism.capabilities()
+    server, world = able.server, _bearable(world, able)
     fleet = Fleet(counts.sum(axis=1), counts, 8, 40_000, rounds, seed, server)
     return Components(
         fleet=fleet,
@@ -230,3 +231,10 @@ def _resumed(components: Components, folder: Path) -> list[RoundRecord]:
     if found is None:
         raise ValueError("the checkpoint cannot be read back")
     return _play(components, found.state)[0]
+
+
+def _bearable(world: WorldParams, able: Capabilities) -> WorldParams:
+    """Return the world without lost transfers, if shares of a carried vector would be lost."""
+    if all(one.rows != "own" for one in able.carries):
+        return world
+    return replace(world, outages=replace(world.outages, loss=0.0))

@@ -11,6 +11,7 @@ import numpy as np
 
 from dystop.control.plan_check import check_plan
 from dystop.control.staleness import next_queue, next_staleness
+from dystop.errors import TransportError
 from dystop.plan import FEW, Links, Plan, anywhere
 from dystop.record import ACCURACY, RoundRecord
 from dystop.sparse import Bools, Ints, PairCounts, mask_of, no_pairs
@@ -90,6 +91,7 @@ def advance(
         outcome: What happened; losses are not read.
         frozen: Workers whose staleness does not grow, [N]; None: it grows for everyone.
     """
+    _refuse_lost_shares(mechanism, view, plan, outcome)
     active = confirmed(plan, outcome)
     version = control.version.copy()
     version[active] += 1
@@ -107,6 +109,23 @@ def advance(
         wire_bytes=control.wire_bytes + int(np.add.reduce(outcome.link_bytes)),
         samples=control.samples + outcome.samples,
         last=outcome,
+    )
+
+
+def _refuse_lost_shares(mechanism: Mechanism, view: View, plan: Plan, outcome: Outcome) -> None:
+    """Raise TransportError if a carried vector with rows of its own has lost a share."""
+    if all(mix.carried is None for mix in plan.mixes):
+        return
+    lost = np.flatnonzero(outcome.lost)
+    if not len(lost) and not anywhere(outcome.failed):
+        return
+    what = "an exchange failed"
+    if len(lost):
+        what = f"the transfer from {plan.links.src[lost[0]]} to {plan.links.dst[lost[0]]} was lost"
+    raise TransportError(
+        f"round {view.t}: {what}, and with it a share of what {mechanism.name} carries: nobody "
+        "gets it back, and all averages would be wrong from now on; run it on links that lose "
+        "nothing, or use another mechanism"
     )
 
 

@@ -50,16 +50,26 @@ def mechanism_of(experiment: Experiment) -> Mechanism:
         except ConfigError as error:
             hint = set_by(experiment.reading, mechanism.name, key)
             raise ConfigError(f"{error}{hint}") from None
-    outages = experiment.world.outages
-    for one in mechanism.capabilities().carries:
-        if one.rows == "own" and (outages.drop or outages.loss):
-            raise ConfigError(
-                f"world.outages: {mechanism.name} carries {one.name!r}, of which a lost transfer "
-                "takes a share that nobody gets back; leave outages out, or use another mechanism"
-            )
+    _check_shares(experiment)
     if experiment.staleness.rule != "none":
         mechanism = StalenessWeighted(mechanism, experiment.staleness)
     return mechanism
+
+
+def _check_shares(experiment: Experiment) -> None:
+    """Refuse links that lose or round a carried vector whose sum over all workers must stay."""
+    outages, mechanism = experiment.world.outages, experiment.mechanism
+    names = [one.name for one in mechanism.capabilities().carries if one.rows == "own"]
+    found = {
+        "world.outages.loss": ("loses", outages.loss > 0),
+        "link.compression": ("rounds", experiment.link.compression != "none"),
+    }
+    for key, (does, is_set) in found.items():
+        if names and is_set:
+            raise ConfigError(
+                f"{key}: {mechanism.name} carries {names[0]!r}, whose sum over all workers must "
+                f"stay, and a link {does} shares of it; leave {key} out, or use another mechanism"
+            )
 
 
 def steps_of(experiment: Experiment, fleet: Fleet) -> Ints:

@@ -1,18 +1,18 @@
 """Vectors that a mechanism carries, in the mixing of a round (`dystop.carried`)."""
 
-from collections.abc import Mapping
 from dataclasses import replace
 
 from torch import Tensor
 
+from dystop.carried import Carrying
 from dystop.plan import Mix
-from dystop.simulator.mixing.stage import Sources, mixed_rows
+from dystop.simulator.mixing.stage import Sent, Sources, mixed_rows
 from dystop.simulator.model_stack import Models, index
 from dystop.simulator.state import Components
 from dystop.sparse import Ints
 
-Vectors = Mapping[str, Tensor]
-"""Model and carried vectors of some workers by name, [A, width] each."""
+Vectors = tuple[Tensor, Tensor]
+"""Models and counters of some workers, [A, W] and [A, C]."""
 
 
 def vectors_before(components: Components, models: Models, active: Ints) -> Vectors | None:
@@ -21,8 +21,7 @@ def vectors_before(components: Components, models: Models, active: Ints) -> Vect
         return None
     models.trainings.finish(active)
     at = index(active, models.latest)
-    values = components.trainer.places.values(models.latest[at], models.counters[at])
-    return {name: value.clone() for name, value in values.items()}
+    return models.latest[at].clone(), models.counters[at].clone()
 
 
 def after_mixing(
@@ -32,11 +31,10 @@ def after_mixing(
     if before is None:
         return
     models.trainings.finish(active)
-    at, places = index(active, models.latest), components.trainer.places
-    vectors, counters = models.latest[at].clone(), models.counters[at].clone()
-    mixed = places.values(vectors, counters)
-    places.write(vectors, counters, components.mechanism.after_mixing(before, mixed))
-    models.latest[at], models.counters[at] = vectors, counters
+    at = index(active, models.latest)
+    carrying = Carrying(components.mechanism, components.trainer.places)
+    mixed = models.latest[at], models.counters[at]
+    models.latest[at], models.counters[at] = carrying.after_mixing(before, mixed)
 
 
 def mix_own_rows(
@@ -47,7 +45,9 @@ def mix_own_rows(
         return
     own = replace(stage, weight=stage.carried, carried=None)
     for columns in components.trainer.places.own:
-        rows[:, columns] = mixed_rows(_narrow(models, columns), own, sources)
+        sent = Sent({node: one[columns] for node, one in sources.sent.models.items()})
+        narrow = replace(sources, sent=sent)
+        rows[:, columns] = mixed_rows(_narrow(models, columns), own, narrow)
 
 
 def _narrow(models: Models, columns: slice) -> Models:

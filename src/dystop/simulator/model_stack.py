@@ -4,7 +4,7 @@ The tensors change in place, because the stack may be most of the memory there i
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -13,6 +13,7 @@ from torch import Tensor
 
 from dystop.control.aggregation import passive_shift
 from dystop.exchange.rules import Memory
+from dystop.model_state import ModelState
 from dystop.plan import Mix
 from dystop.sparse import Bools, Floats, Ints, ints
 from dystop.training.device import upload
@@ -79,23 +80,16 @@ AT_ONCE = Trainings()
 
 
 @dataclass(frozen=True)
-class Models:
-    """Every node's parameters and float buffers, row by row. The tensors change in place.
+class Models(ModelState[Tensor, Tensor]):
+    """Every node's models, row by row. The tensors change in place.
 
-    `latest` is the model that a node has, or will have when its training ends. A busy node's pulls
-    return `finished` under `publish = "on_completion"`: its last model whose training had ended
-    before the present one began. `start` is where the last training began; it is kept only where
-    updates are sent or compensated. `aggregated` is the result of a node's last aggregation, in
-    which it was active or passive; it is kept only where an evaluation tests it.
+    A busy node's pulls return `finished` under `publish = "on_completion"`: its last model whose
+    training had ended before the present one began. `aggregated` is the result of a node's last
+    aggregation, in which it was active or passive; it is kept only where an evaluation tests it.
     """
 
-    latest: Tensor  # [nodes, W]
-    counters: Tensor  # [nodes, C] integers, never mixed
-    finished: Tensor | None  # [nodes, W]
-    start: Tensor | None  # [nodes, W]
-    finished_start: Tensor | None  # [nodes, W], where the training behind `finished` began
-    snapshots: dict[int, Tensor]  # [W] each, for messages that were pushed
-    origins: dict[int, Tensor]  # [W] each, where the training behind a snapshot began
+    snapshots: dict[int, Tensor] = field(default_factory=dict)  # [W] each, of pushed models
+    origins: dict[int, Tensor] = field(default_factory=dict)  # [W] each, where their training began
     memory: Memory | None = None  # of the nodes, where the aggregation rule needs one
     aggregated: Tensor | None = None  # [nodes, W]
     aggregated_before: Tensor | None = None  # [nodes, W], before an exchange that is under way
@@ -130,8 +124,6 @@ def first_models(
         finished=latest.clone() if late else None,
         start=latest.clone() if deltas else None,
         finished_start=latest.clone() if late and deltas else None,
-        snapshots={},
-        origins={},
         aggregated=latest.clone() if aggregated else None,
         aggregated_before=latest.clone() if aggregated and late else None,
     )

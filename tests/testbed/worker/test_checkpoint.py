@@ -4,7 +4,7 @@ import errno
 import os
 import signal
 import time
-from dataclasses import replace
+from dataclasses import astuple, replace
 
 import numpy as np
 import pytest
@@ -32,7 +32,7 @@ def a_state(version=0, width=7):
         state,
         version=version,
         number=4,
-        mixed=vector * 2,
+        models=state.models.begun(vector * 2, np.arange(2) + 1),
         training=RunningTraining(5, 9, 3, 0.5, 2),
         last_round=9,
         epoch=2,
@@ -47,9 +47,9 @@ def a_state(version=0, width=7):
 
 
 def assert_same(one, two):
-    for name in ("published", "counters", "start", "mixed"):
-        np.testing.assert_array_equal(getattr(one, name), getattr(two, name))
-        assert getattr(one, name).dtype == getattr(two, name).dtype
+    for before, after in zip(astuple(one.models), astuple(two.models), strict=True):
+        np.testing.assert_array_equal(before, after)
+        assert before.dtype == after.dtype
     plain = ("version", "number", "round", "training", "last_round", "epoch", "reports")
     assert all(getattr(one, n) == getattr(two, n) for n in (*plain, "incarnation", "shift"))
     assert one.mail == two.mail

@@ -1,5 +1,7 @@
 """The event log of a worker: lines for messages and actions, and a truncated file."""
 
+from dataclasses import replace
+
 import numpy as np
 
 from dystop.testbed.events import (
@@ -11,7 +13,7 @@ from dystop.testbed.events import (
 from dystop.testbed.protocol.messages import Execute, ExecuteAck, Rejected, Report, Roster, Used
 from dystop.testbed.protocol.pulls import ModelHeader, PullRequest
 from dystop.testbed.worker.history import EventLog, EventLogger, lines_of, read_event_log
-from dystop.testbed.worker.state import WorkerState
+from dystop.testbed.worker.state import first_state
 
 
 def line(kind, **fields):
@@ -23,9 +25,7 @@ def test_messages_and_actions_become_lines():
     logger = EventLogger(lambda kind, **fields: lines.append({"kind": kind, **fields}))
     logger.started(incarnation=1, version=0, number=-1, round=0, epoch=0)
     logger.event(MessageFromCoordinator(Roster(9, ())))  # the machine decides whether it is obeyed
-    logger.action(
-        SaveCheckpoint(WorkerState(np.zeros(2, np.float32), np.zeros(0, np.int64), epoch=3))
-    )
+    logger.action(SaveCheckpoint(replace(first_state(np.zeros(2), np.zeros(0)), epoch=3)))
     logger.event(MessageFromCoordinator(Execute(3, 5, True)))
     logger.action(SendToCoordinator(ExecuteAck(5, "accepted")))
     header = ModelHeader(4, 2, 1, 8, "d", "schema")

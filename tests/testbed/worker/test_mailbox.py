@@ -62,10 +62,10 @@ def test_updates_are_added_to_where_the_training_began():
     (pull,) = of(actions, StartPull)
     assert pull.request.delta
     harness.finish_pull(pull, 0, 4)
-    np.testing.assert_allclose(harness.state.mixed, [1, 1])
-    np.testing.assert_allclose(harness.state.start, [0, 0])
+    np.testing.assert_allclose(harness.state.models.latest, [1, 1])
+    np.testing.assert_allclose(harness.state.models.published_start, [0, 0])
     harness.end_training(3, 3)
-    np.testing.assert_allclose(harness.state.start, [1, 1])
+    np.testing.assert_allclose(harness.state.models.published_start, [1, 1])
 
 
 def test_mail_waits_for_the_next_activation_and_is_consumed_by_it():
@@ -76,7 +76,7 @@ def test_mail_waits_for_the_next_activation_and_is_consumed_by_it():
     assert [(m.node, m.number, m.round) for m in harness.disk.mail] == [(2, 3, 1)]
     assert sent(harness.join(), Join) == []
     harness.receive(Execute(1, 2, True, (Stage((), Row((0, 2), (0.5, 0.5), mailed=(2,))),)))
-    np.testing.assert_allclose(harness.state.mixed, [3, 3])
+    np.testing.assert_allclose(harness.state.models.latest, [3, 3])
     assert harness.state.mail == ()
 
 
@@ -112,7 +112,7 @@ def test_mail_that_comes_with_an_activation_is_for_the_next_one():
     order = Execute(1, 2, True, (Stage((Pull(2, into="mail"),), row),), budget_s=5.0)
     (pull,) = of(harness.receive(order), StartPull)
     harness.finish_pull(pull, 8, 8, version=2)
-    np.testing.assert_allclose(harness.state.mixed, [1, 1])
+    np.testing.assert_allclose(harness.state.models.latest, [1, 1])
     assert [(m.node, m.round) for m in harness.state.mail] == [(2, 2)]
 
 
@@ -123,7 +123,7 @@ def test_orders_do_not_wait_for_a_background_link():
     (pull,) = of(actions, StartPull)
     assert reports(actions) == [(1, "mixed")]
     assert len(of(actions, StartTraining)) == 1
-    np.testing.assert_array_equal(harness.state.mixed, [0, 0])
+    np.testing.assert_array_equal(harness.state.models.latest, [0, 0])
     harness.finish_pull(pull, 4, 8)
     np.testing.assert_allclose(harness.state.published, [1, 2])
     actions = harness.end_training(10, 10)
@@ -148,17 +148,18 @@ def test_background_mail_waits_for_the_current_order():
     (pull,) = of(harness.execute(2, Pull(1)), StartPull)
     assert harness.finish_pull(late, 4, 4) == []
     harness.finish_pull(pull, 2, 2)
-    np.testing.assert_allclose(harness.state.mixed, [1, 1])
+    np.testing.assert_allclose(harness.state.models.latest, [1, 1])
     np.testing.assert_allclose(harness.state.published, [2, 2])
 
 
 def test_a_passive_mix_moves_a_model_and_leaves_its_update():
-    state = replace(first_state(np.zeros(2), np.zeros(0), deltas=True), published=np.ones(2))
+    none, first = np.zeros(0), first_state(np.zeros(2), np.zeros(0), deltas=True)
+    state = replace(first, models=replace(first.models, latest=np.ones(2)))
     training = RunningTraining(1, 1, 4, 1.0)
-    for before in (state, training_started(state, np.full(2, 3.0), training)):
+    for before in (state, training_started(state, np.full(2, 3.0), none, training)):
         after = mixed_passively(before, np.array([5.0, 7.0]), 2)
         assert after.published.tolist() == [5, 7]
-        assert (after.published - after.start).tolist() == [1, 1]
-    ended = training_finished(after, np.full(2, 4.0), np.zeros(0), 3)
+        assert (after.published - after.models.published_start).tolist() == [1, 1]
+    ended = training_finished(after, np.full(2, 4.0), none, 3)
     assert ended.published.tolist() == [8, 10]  # 4, and what the mix has added
-    assert (ended.published - ended.start).tolist() == [1, 1]
+    assert (ended.published - ended.models.published_start).tolist() == [1, 1]

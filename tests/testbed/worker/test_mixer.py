@@ -59,7 +59,7 @@ def test_equal_to_the_simulator(rule, case):
     stage = renormalise_lost(stage, np.full(len(lost), node), np.array(sorted(lost), np.int64),
                  to_self=row.to_self)  # fmt: skip
     tensors = [torch.from_numpy(x.copy()) for x in (latest, start)]
-    models = Models(tensors[0], torch.zeros(6, 0), None, tensors[1], None, {}, {})
+    models = Models(tensors[0], torch.zeros(6, 0), start=tensors[1])
     none, some = np.zeros(len(stage.source), bool), np.ones(len(stage.source), bool)
     sources = Sources(some, none, none, none.astype(int) - 1, np.zeros(1, bool))
     models = replace(models, memory=rule.memory(6))

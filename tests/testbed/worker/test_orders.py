@@ -60,7 +60,7 @@ def test_the_result_is_published_saved_and_reported():
     assert (report.kind, report.number, report.loss, report.samples) == ("trained", 1, 0.5, 64)
     assert report.version == harness.state.version > 0
     np.testing.assert_array_equal(harness.disk.published, [5, 6])
-    np.testing.assert_array_equal(harness.disk.counters, [9])
+    np.testing.assert_array_equal(harness.disk.models.counters, [9])
     assert harness.machine.phase == "idle"
 
 
@@ -77,7 +77,7 @@ def test_an_order_while_training_waits_for_it():
     (pull,) = of(actions, StartPull)
     (report,) = sent(harness.finish_pull(pull, 4, 4), Report)
     assert report.waited_s == 2.0
-    np.testing.assert_array_equal(harness.state.mixed, [3, 3])
+    np.testing.assert_array_equal(harness.state.models.latest, [3, 3])
 
 
 def test_a_queued_order_without_pulls_needs_one_write_only():
@@ -175,7 +175,7 @@ def test_weights_are_shared_out_among_what_arrived():
     one, two = of(harness.execute(1, Pull(1), Pull(2), weights=(0.5, 0.25, 0.25)), StartPull)
     harness.finish_pull(one, 3, 3)
     actions = harness(PullFailed(two.key, "unreachable", 10, 1.5))
-    np.testing.assert_allclose(harness.state.mixed, [1, 1])
+    np.testing.assert_allclose(harness.state.models.latest, [1, 1])
     (report,) = sent(actions, Report)
     assert [(r.node, r.code, r.seconds, r.bytes) for r in report.rejected] == [
         (2, "unreachable", 1.5, 10)
@@ -189,7 +189,7 @@ def test_lost_weight_goes_to_the_own_model_if_the_row_requires_it():
     one, two = of(harness.execute(1, *pulls, weights=(0.5, 0.25, 0.25), to_self=True), StartPull)
     harness.finish_pull(one, 4, 4)
     harness(PullFailed(two.key, "timeout"))
-    np.testing.assert_allclose(harness.state.mixed, [1, 1])
+    np.testing.assert_allclose(harness.state.models.latest, [1, 1])
 
 
 def test_nothing_arrived_keeps_the_own_model():
@@ -198,7 +198,7 @@ def test_nothing_arrived_keeps_the_own_model():
     (one,) = of(harness.execute(1, Pull(1), weights=(0.0, 1.0)), StartPull)
     actions = harness(PullFailed(one.key, "timeout"))
     assert reports(actions) == [(1, "mixed")]
-    np.testing.assert_allclose(harness.state.mixed, [7, 7])
+    np.testing.assert_allclose(harness.state.models.latest, [7, 7])
 
 
 def test_the_budget_ends_even_if_the_process_reports_nothing():
@@ -230,7 +230,7 @@ def test_bad_models_are_refused():
     (report,) = sent(harness.finish_pull(three, 3, 3), Report)
     assert [(r.node, r.code) for r in report.rejected] == [(1, "not_finite"), (2, "norm")]
     assert [u.node for u in report.used] == [3]
-    np.testing.assert_allclose(harness.state.mixed, [2, 2])
+    np.testing.assert_allclose(harness.state.models.latest, [2, 2])
 
 
 def test_the_weight_cap_and_aggregator_are_the_workers_own():
@@ -238,7 +238,7 @@ def test_the_weight_cap_and_aggregator_are_the_workers_own():
     harness.join()
     (one,) = of(harness.execute(1, Pull(1), weights=(0.0, 1.0)), StartPull)
     harness.finish_pull(one, 4, 0)
-    np.testing.assert_allclose(harness.state.mixed, [1, 3])
+    np.testing.assert_allclose(harness.state.models.latest, [1, 3])
 
 
 def test_a_snapshot_inside_a_round_does_not_make_publications_look_replayed():

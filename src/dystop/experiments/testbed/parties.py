@@ -7,6 +7,7 @@ from pathlib import Path
 import torch
 
 import dystop
+from dystop.carried import Carrying
 from dystop.experiments.building import exchange_of
 from dystop.experiments.config import Experiment, read_experiment
 from dystop.experiments.testbed.enrolment import OBSERVER, node_names, node_of, read_enrolled
@@ -51,7 +52,8 @@ def make_worker(
     parts: WorkerParts, experiment: Experiment, folder: Path | None, connection: PartyConnection
 ) -> WorkerProcess:
     """Build a worker or the server; it resumes from its folder, if it has one."""
-    bed = experiment.testbed
+    bed, mechanism = experiment.testbed, experiment.mechanism
+    able = mechanism.capabilities()
     setup = WorkerSetup(
         name=node_names(experiment)[parts.node],
         node=parts.node,
@@ -60,10 +62,11 @@ def make_worker(
         data_size=parts.data_size,
         label_counts=parts.label_counts,
         first_steps=parts.first_steps,
-        deltas=experiment.mechanism.capabilities().deltas,
+        deltas=able.deltas,
         timeouts=bed.timeouts,
         guards=bed.guards,
         exchange=exchange_of(experiment, parts.layout),
+        carrying=Carrying(mechanism, parts.places) if able.carries else None,
         own_losses=parts.own_losses,
         limits=bed.limits,
     )
@@ -145,7 +148,8 @@ def save_model(parts: WorkerParts, experiment: Experiment, folder: Path) -> None
     state = CheckpointStore(folder / CHECKPOINT).load().state
     if state is None or parts.train is None or experiment.output.models == "none":
         return
-    vector, counters = torch.from_numpy(state.published), torch.from_numpy(state.counters)
+    models = state.models
+    vector, counters = map(torch.from_numpy, (models.published, models.published_counters))
     try:
         write_atomic(folder / MODEL, to_bytes(parts.layout, vector, counters, parts.card))
     except OSError as error:  # the run has ended, and the checkpoint holds the model, too

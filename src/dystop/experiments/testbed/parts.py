@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
+from dystop.carried import Places
 from dystop.data import Dataset, label_counts
 from dystop.data.dataset import taken
 from dystop.data.private import own_samples, placeholder_samples
@@ -111,6 +112,7 @@ class WorkerParts:
     first_steps: int  # mini-batches of the training that starts with the run
     step_s: float  # minimum seconds of a mini-batch; 0: no emulation
     layout: Layout
+    places: Places  # of carried vectors
     card: ModelCard  # of the trained model
     own_losses: OwnLosses
 
@@ -150,6 +152,7 @@ def worker_parts(experiment: Experiment, node: int, file: Path | None = None) ->
         first_steps=0 if is_server else int(steps_of(experiment, fleet)[node]),
         step_s=step_s * experiment.testbed.time_scale,
         layout=trainer.layout,
+        places=trainer.places,
         card=card_of(experiment, data, trainer.task),
         own_losses=_own_losses(experiment, trainer, node),
     )

@@ -21,7 +21,7 @@ from dystop.testbed.coordinator.setup import CoordinatorSetup
 from dystop.testbed.ledger.tables import OrderLine
 from dystop.testbed.params import Timeouts
 from dystop.testbed.protocol.codec import decode, encode
-from dystop.testbed.protocol.messages import Execute, Pull, Row, Stage
+from dystop.testbed.protocol.messages import CarryingRow, Execute, Pull, Row, Stage
 from dystop.types import Mechanism, View
 
 TRIAL_FACTOR = 2.0  # a round waits this many times its estimate for a worker on trial ...
@@ -276,7 +276,7 @@ class _StageOrders:
         rows = {}
         for k, node in enumerate(mix.receiver.tolist()):
             part = slice(int(mix.indptr[k]), int(mix.indptr[k + 1]))
-            rows[node] = Row(
+            row = Row(
                 sources=tuple(mix.source[part].tolist()),
                 weights=tuple(mix.weight[part].tolist()),
                 kind=mix.kind,
@@ -284,6 +284,9 @@ class _StageOrders:
                 mailed=tuple(mix.source[part][mailed[part]].tolist()),
                 to_self=keep_mean,
             )
+            if mix.carried is not None:
+                row = CarryingRow(**vars(row), carried=tuple(mix.carried[part].tolist()))
+            rows[node] = row
         return rows
 
     def _pulls(self) -> dict[int, list[Pull]]:

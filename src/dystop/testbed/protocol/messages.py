@@ -12,7 +12,7 @@ worker has published; it rises with every publication and survives restarts.
 Class names and field names in this module are the wire format.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Annotated, Literal
 
 from annotated_types import Ge, Le, Len
@@ -140,11 +140,18 @@ class Row:
 
 
 @dataclass(frozen=True)
+class CarryingRow(Row):
+    """A row with other weights for the carried vectors that have rows of their own."""
+
+    carried: Annotated[tuple[Number, ...], Len(0, MAX_NODES)] = field(kw_only=True)
+
+
+@dataclass(frozen=True)
 class Stage:
     """One stage of an order: pull all, then aggregate."""
 
     pulls: Annotated[tuple[Pull, ...], Len(0, MAX_NODES)] = ()
-    row: Row | None = None
+    row: CarryingRow | Row | None = None
 
 
 @dataclass(frozen=True)

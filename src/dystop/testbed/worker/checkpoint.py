@@ -19,6 +19,7 @@ from safetensors.numpy import save
 from dystop.errors import RunFolderError, StorageError
 from dystop.foreign_files import MODEL_BYTES, read_bounded
 from dystop.format import FORMAT, other_format
+from dystop.model_state import ModelState
 from dystop.sealed import FIELD, UNSEALED, check_seal, read_header, seal
 from dystop.serialization import UNREADABLE, Kinds, from_bytes, pack
 from dystop.storage import PRIVATE, remove_temporary_files, write_atomic
@@ -26,7 +27,7 @@ from dystop.testbed.launch.failpoints import reach
 from dystop.testbed.protocol.messages import Rejected, Report, Used
 from dystop.testbed.worker.state import MailboxEntry, RunningTraining, WorkerState
 
-_KINDS = Kinds(WorkerState, RunningTraining, MailboxEntry, Report, Used, Rejected)
+_KINDS = Kinds(WorkerState, ModelState, RunningTraining, MailboxEntry, Report, Used, Rejected)
 
 
 @dataclass(frozen=True)

@@ -71,7 +71,9 @@ class DurableState:
         """Serve the published model of the state from now on."""
         state = self.state
         self.guard.learn(state.published)
-        self.published.publish(self.publishable(state.published, version, since, state.start))
+        self.published.publish(
+            self.publishable(state.published, version, since, state.models.published_start)
+        )
 
     # Saving ------------------------------------------------------------------------------------
 
@@ -144,13 +146,13 @@ class DurableState:
     def resume_training(self) -> list[WorkerAction]:
         """Repeat the training of an earlier process: same model, number and steps."""
         state, published = self.state, self.published
-        if state.training is None or state.mixed is None:
+        if state.training is None:
             return []
         published.open_round(state.training.round)
         if state.shift is None:  # otherwise the model before the exchange is lost
             published.add_snapshot(0, published.models[-1])
         version, round_ = self.next_version(), state.training.round
-        after = self.publishable(state.mixed, version, round_, state.start)
+        after = self.publishable(state.models.latest, version, round_, state.models.published_start)
         published.add_snapshot(max(state.training.stages, 1), after, last=True)
         return [self.start_training(state.training)]
 
@@ -158,14 +160,14 @@ class DurableState:
         """Start the training that every worker runs at the start of a run (warm start)."""
         before, steps = self.state, self.setup.first_steps
         training = RunningTraining(number=0, round=0, steps=steps, rate=1.0, stages=0)
-        self.state = training_started(before, before.published, training)
+        models = before.models
+        self.state = training_started(before, models.latest, models.counters, training)
         return self.save(self.start_training(training), undo=before)
 
     def start_training(self, training: RunningTraining) -> StartTraining:
         """Return the action that starts a training at the mixed model."""
-        state = self.state
-        model = state.published if state.mixed is None else state.mixed
-        return StartTraining(training.number, model, state.counters, training.steps, training.rate)
+        models, number = self.state.models, training.number
+        return StartTraining(number, models.latest, models.counters, training.steps, training.rate)
 
     def end_training(self, event: TrainingFinished | TrainingFailed) -> Report | None:
         """Publish the result of a training, or keep the old model; return the report.

@@ -8,6 +8,7 @@ import numpy as np
 from dystop.control.aggregation import kept_coordinates
 from dystop.testbed.events import (
     CancelPull,
+    Counters,
     PullFailed,
     PullFinished,
     StartPull,
@@ -15,6 +16,7 @@ from dystop.testbed.events import (
     WorkerAction,
 )
 from dystop.testbed.protocol.messages import (
+    CarryingRow,
     Execute,
     Peer,
     Pull,
@@ -25,7 +27,7 @@ from dystop.testbed.protocol.messages import (
 )
 from dystop.testbed.protocol.pulls import PullRequest
 from dystop.testbed.worker.guard import Guard, Verdict, claim_of
-from dystop.testbed.worker.mixer import Mixer
+from dystop.testbed.worker.mixer import Mixer, mix_own_rows
 from dystop.testbed.worker.state import MailboxEntry, WorkerSetup
 
 BACKGROUND_FACTOR = 10.0  # a pull that no round waits for may last so many times the longest round
@@ -102,6 +104,7 @@ class ActiveExchange:
 
     order: Execute
     own: Vector  # the model before the order
+    counters: Counters  # of the newest model
     base: Vector | None  # where the own update started, for rows of updates
     start: Vector | None  # where the training behind the model started
     mailbox: Mapping[int, MailboxEntry]  # when the exchange started
@@ -147,19 +150,27 @@ class ActiveExchange:
         """Register a pull that ended without a model."""
         self.rejected.append(pending.rejected(code, event))
 
-    def mix(self, node: int, mixer: Mixer, radius: float | None) -> bool:
+    def mix(self, setup: WorkerSetup, mixer: Mixer, radius: float | None) -> bool:
         """Mix this stage (eq:aggregation) and go to the next; return whether the model changed."""
         before, row = self.model, self.row
         if row is not None:
             mailed = {j: self.mailbox[j].vector for j in row.mailed if j in self.mailbox}
-            self.model = mixer.mix_arrived(
-                row, node, before, mailed | self.arrived, start=self.base, radius=radius
-            )
+            here, node = mailed | self.arrived, setup.node
+            self.model = mixer.mix_arrived(row, node, before, here, start=self.base, radius=radius)
+            if isinstance(row, CarryingRow) and setup.carrying is not None:
+                columns = setup.carrying.places.own
+                self.model = mix_own_rows(row, self.model, here | {node: before}, columns)
         if not self.order.train and self.model is not before:
             self._move_start(self.model - before)
         self.arrived = {}
         self.stage += 1
         return self.model is not before
+
+    def result(self, setup: WorkerSetup) -> tuple[Vector, Counters]:
+        """Return model and counters with which an active worker begins to train."""
+        if setup.carrying is None:
+            return self.model, self.counters
+        return setup.carrying.after_mixing((self.own, self.counters), (self.model, self.counters))
 
     def _move_start(self, shift: Vector) -> None:
         """Move the start of the training by a passive mix, so that its update stays the same."""

@@ -9,7 +9,7 @@ changes. No vector is ever modified.
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import partial
 
 import numpy as np
@@ -27,7 +27,7 @@ from dystop.exchange.rules import (
 )
 from dystop.sparse import Bools, Floats
 from dystop.testbed.events import Vector
-from dystop.testbed.protocol.messages import Row
+from dystop.testbed.protocol.messages import CarryingRow, Row
 from dystop.testbed.worker.state import OwnLosses
 
 
@@ -123,6 +123,24 @@ class Mixer:
         if whole is not None and kept is not None:
             models = [_filled(whole, kept, model) for model in models]
         return self._own_losses(models, samples)
+
+
+def mix_own_rows(
+    row: CarryingRow, mixed: Vector, models: Mapping[int, Vector], columns: Sequence[slice]
+) -> Vector:
+    """Return a mixed model in which the weights of carried vectors have mixed some columns.
+
+    Args:
+        row: With these weights.
+        mixed: What its other weights make of the models.
+        models: Models by source, the own one among them; one that is lost contributes nothing.
+        columns: Where the carried vectors lie that have rows of their own.
+    """
+    here = [(w, models[j]) for j, w in zip(row.sources, row.carried, strict=True) if j in models]
+    weights, out = np.array([w for w, _ in here]), mixed.copy()
+    for part in columns:
+        out[part] = blend(weights, [model[part] for _, model in here])
+    return out
 
 
 def arrived_weights(row: Row, node: int, arrived: Mapping[int, Vector]) -> dict[int, float]:

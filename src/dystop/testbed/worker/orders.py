@@ -19,6 +19,7 @@ from dystop.testbed.events import (
 )
 from dystop.testbed.protocol.messages import (
     Cancel,
+    CarryingRow,
     Execute,
     ExecuteAck,
     Phase,
@@ -117,14 +118,12 @@ class OrderExecution:
 
     def _start_exchange(self, order: Execute, accepted_s: float) -> list[WorkerAction]:
         durable, state, published = self.durable, self.durable.state, self.durable.published
-        base = state.start
-        if state.start is not None and state.mixed is not None:
-            base = state.mixed if state.shift is None else state.mixed + state.shift
         self.exchange = ActiveExchange(
             order=order,
             own=state.published,
-            base=base,
-            start=state.start,
+            counters=state.models.counters,
+            base=state.models.start,
+            start=state.models.published_start,
             mailbox=dict(state.mailbox),
             accepted_s=accepted_s,
             began_s=durable.now_s,
@@ -152,7 +151,7 @@ class OrderExecution:
         durable = self.durable
         snapshot = durable.published.snapshots[exchange.stage]
         usual = durable.guard.usual_distance
-        changed = exchange.mix(durable.setup.node, self._mixer, usual)
+        changed = exchange.mix(durable.setup, self._mixer, usual)
         if changed:
             version, round_ = durable.next_version(), exchange.order.round
             snapshot = durable.publishable(exchange.model, version, round_, exchange.start)
@@ -190,7 +189,8 @@ class OrderExecution:
             state.number + 1, order.round, order.steps, order.rate, len(order.stages)
         )
         state = replace(state, mailbox=rest | exchange.mailed)
-        self.durable.state = training_started(state, exchange.model, training)
+        model, counters = exchange.result(self.durable.setup)
+        self.durable.state = training_started(state, model, counters, training)
 
     def _finish_passive(self, exchange: ActiveExchange) -> None:
         """Change the published model; a running training continues."""
@@ -333,6 +333,9 @@ def _stage_problem(stage: Stage, *, deltas: bool) -> str:
 def _row_problem(row: Row, *, deltas: bool) -> str:
     if len(row.sources) != len(row.weights) or len(set(row.sources)) < len(row.sources):
         return "sources and weights of a row do not match"
+    carried = row.carried if isinstance(row, CarryingRow) else row.weights
+    if len(carried) != len(row.sources) or any(abs(weight) > MAX_WEIGHT for weight in carried):
+        return "weights of carried vectors that do not match a row, or are too large"
     if any(abs(weight) > MAX_WEIGHT for weight in row.weights):
         return f"a weight above {MAX_WEIGHT:g}"
     return "a row of updates, but none are kept" if row.kind == "delta" and not deltas else ""

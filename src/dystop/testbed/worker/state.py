@@ -9,9 +9,11 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
+from dystop.carried import Carrying
 from dystop.control.aggregation import passive_shift
 from dystop.exchange import Exchange
 from dystop.exchange.rules import Models
+from dystop.model_state import ModelState
 from dystop.sparse import Floats
 from dystop.testbed.events import Counters, Vector
 from dystop.testbed.params import Guards, Limits, Timeouts
@@ -40,6 +42,7 @@ class WorkerSetup:
     timeouts: Timeouts = field(default_factory=Timeouts)
     guards: Guards = field(default_factory=Guards)
     exchange: Exchange = field(default_factory=Exchange)
+    carrying: Carrying | None = None  # None: nothing is carried beside the model
     limits: Limits = field(default_factory=Limits)
     digest: Callable[[Vector], str] = lambda vector: ""  # of the payload that peers would pull
     own_losses: OwnLosses = lambda models, samples: None
@@ -70,13 +73,10 @@ class MailboxEntry:
 class WorkerState:
     """Everything that survives a restart."""
 
-    published: Vector  # the model that peers pull
-    counters: Counters  # integers of the model, never mixed
+    models: ModelState[Vector, Counters]
     version: int = 0  # of the published model
     number: int = -1  # of the last finished training
     round: int = 0  # of the order that started the training behind the published model
-    start: Vector | None = None  # where that training started, if updates are needed
-    mixed: Vector | None = None  # where the running training started
     shift: Vector | None = None  # sum of the passive mixes since the running training started
     training: RunningTraining | None = None
     last_round: int = 0  # last round that was started
@@ -85,6 +85,11 @@ class WorkerState:
     mailbox: Mapping[int, MailboxEntry] = field(default_factory=dict)  # newest by sender
     incarnation: int = 0  # of the last process that joined; 0: none has
     run: str = ""  # the run that it belongs to; empty: it has never joined one
+
+    @property
+    def published(self) -> Vector:
+        """The model that peers pull."""
+        return self.models.published
 
     @property
     def phase(self) -> Phase:
@@ -105,7 +110,8 @@ def first_state(vector: Vector, counters: Counters, *, deltas: bool = False) -> 
     -1
     """
     vector = np.asarray(vector, np.float32)
-    return WorkerState(vector, np.asarray(counters, np.int64), start=vector if deltas else None)
+    start = vector if deltas else None
+    return WorkerState(ModelState(vector, np.asarray(counters, np.int64), start))
 
 
 def without_report(state: WorkerState, round_: int, kind: str) -> WorkerState:
@@ -127,37 +133,46 @@ def mixed_passively(state: WorkerState, mixed: Vector, version: int) -> WorkerSt
     that its update stays the same. A running training adds the shift to its result when it ends.
     """
     shift = passive_shift(mixed, state.published)
-    start = None if state.start is None else state.start + shift
-    state = replace(state, published=mixed, start=start, version=version)
+    state = replace(state, models=_moved(state.models, mixed, shift), version=version)
     if state.training is None:
         return state
     return replace(state, shift=shift if state.shift is None else state.shift + shift)
 
 
-def training_started(state: WorkerState, model: Vector, training: RunningTraining) -> WorkerState:
+def _moved(
+    models: ModelState[Vector, Counters], published: Vector, shift: Vector
+) -> ModelState[Vector, Counters]:
+    start = None if models.start is None else models.start + shift
+    if models.finished is None:
+        return replace(models, latest=published, start=start)
+    before = models.finished_start
+    after = None if before is None else before + shift
+    return replace(models, start=start, finished=published, finished_start=after)
+
+
+def training_started(
+    state: WorkerState, model: Vector, counters: Counters, training: RunningTraining
+) -> WorkerState:
     """Return the state with a running training that started at `model`."""
-    last = max(state.last_round, training.round)
-    return replace(state, mixed=model, shift=None, training=training, last_round=last)
+    last, models = max(state.last_round, training.round), state.models.begun(model, counters)
+    return replace(state, models=models, shift=None, training=training, last_round=last)
 
 
 def training_finished(
     state: WorkerState, vector: Vector, counters: Counters, version: int
 ) -> WorkerState:
     """Return the state after the running training ended and its result is published."""
-    training, start = state.training, state.mixed
-    if training is None or start is None:
+    training = state.training
+    if training is None:
         raise AssertionError("no training is running")
     if state.shift is not None:
-        vector, start = vector + state.shift, start + state.shift
+        vector = vector + state.shift
     return replace(
         state,
-        published=vector,
-        counters=counters,
+        models=state.models.ended(vector, counters),
         version=version,
         number=training.number,
         round=training.round,
-        start=None if state.start is None else start,
-        mixed=None,
         shift=None,
         training=None,
     )
@@ -166,4 +181,5 @@ def training_finished(
 def training_failed(state: WorkerState) -> WorkerState:
     """Return the state after a training without a usable result: the model stays the same."""
     number = state.number if state.training is None else state.training.number
-    return replace(state, number=number, mixed=None, shift=None, training=None)
+    models = state.models.failed()
+    return replace(state, models=models, number=number, shift=None, training=None)
