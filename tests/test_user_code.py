@@ -10,7 +10,8 @@ from typer.testing import CliRunner
 import dystop.mechanisms
 from dystop.cli import app
 from dystop.errors import UserCodeError
-from dystop.mechanisms.registry import GROUP, Registry
+from dystop.registry import Registry
+from dystop.types import Mechanism
 
 SMALL = [
     "fleet.workers=3",
@@ -121,8 +122,9 @@ def test_a_mechanism(method, module, monkeypatch, tmp_path):
         text = text.replace("given[0].no_such", "self.no_such")
     name = module(text)
     monkeypatch.syspath_prepend(tmp_path)
-    point = EntryPoint("mine", f"{name}:Mine", GROUP)
-    found = Registry(dict(dystop.mechanisms.MECHANISMS), lambda: [point])
+    point = EntryPoint("mine", f"{name}:Mine", "dystop.mechanisms")
+    monkeypatch.setattr("dystop.registry.entry_points", lambda group: [point])
+    found = Registry("mechanism", Mechanism, point.group, dystop.mechanisms.BUILT_IN)
     for place in ("experiment", "read"):
         monkeypatch.setattr(f"dystop.experiments.config.{place}.MECHANISMS", found)
     done = call("run", "mechanism.name=mine", "model.name=softmax", *SMALL)

@@ -11,7 +11,10 @@ from dystop.cli.app import app
 from dystop.errors import ConfigError, DystopError, UserCodeError
 from dystop.experiments import config
 from dystop.mechanisms import BUILT_IN, DySTop
-from dystop.mechanisms.registry import GROUP, Registry
+from dystop.registry import Registry
+from dystop.types import Mechanism
+
+GROUP = "dystop.mechanisms"
 
 MODULE = """
 from dataclasses import dataclass
@@ -38,20 +41,28 @@ def plugin_module(tmp_path, monkeypatch):
         sys.modules.pop(name, None)
 
 
-def registry(**points):
-    return Registry(BUILT_IN, lambda: [EntryPoint(k, v, GROUP) for k, v in points.items()])
+@pytest.fixture
+def registry(monkeypatch):
+    def make(*pairs, **points):
+        found = [EntryPoint(name, value, GROUP) for name, value in [*pairs, *points.items()]]
+        monkeypatch.setattr("dystop.registry.entry_points", lambda group: found)
+        return Registry("mechanism", Mechanism, GROUP, BUILT_IN)
+
+    return make
 
 
-def test_built_in_names_need_no_search():
-    def never():
+def test_built_in_names_need_no_search(monkeypatch):
+    def never(group):
         raise AssertionError("looked for plug-ins")
 
-    assert Registry(BUILT_IN, never)["dystop"] is DySTop
-    assert "dystop" in Registry(BUILT_IN, never)
+    monkeypatch.setattr("dystop.registry.entry_points", never)
+    found = Registry("mechanism", Mechanism, GROUP, BUILT_IN)
+    assert found["dystop"] is DySTop
+    assert "dystop" in found
 
 
 @pytest.mark.usefixtures("plugin_module")
-def test_plugins_are_listed_without_being_imported():
+def test_plugins_are_listed_without_being_imported(registry):
     found = registry(copy="plugged:Copy", cracked="cracked:Cracked")
     assert list(found) == [*BUILT_IN, "copy", "cracked"]
     assert len(found) == len(BUILT_IN) + 2
@@ -76,7 +87,7 @@ BROKEN = {
 
 @pytest.mark.usefixtures("plugin_module")
 @pytest.mark.parametrize("name", BROKEN)
-def test_a_broken_plugin_is_named_and_breaks_nothing_else(name):
+def test_a_broken_plugin_is_named_and_breaks_nothing_else(registry, name):
     place, message = BROKEN[name]
     found = registry(copy="plugged:Copy", **{name: place})
     with pytest.raises(DystopError, match=message) as caught:
@@ -88,15 +99,14 @@ def test_a_broken_plugin_is_named_and_breaks_nothing_else(name):
 
 
 @pytest.mark.usefixtures("plugin_module")
-def test_clashes_are_refused():
-    points = [
-        EntryPoint("copy", "plugged:Copy", GROUP),
-        EntryPoint("copy", "plugged:Copy", GROUP),  # the same package, found twice
-        EntryPoint("dystop", "plugged:Copy", GROUP),
-        EntryPoint("twin", "plugged:Copy", GROUP),
-        EntryPoint("twin", "cracked:Other", GROUP),
-    ]
-    found = Registry(BUILT_IN, lambda: points)
+def test_clashes_are_refused(registry):
+    found = registry(
+        ("copy", "plugged:Copy"),
+        ("copy", "plugged:Copy"),  # the same package, found twice
+        ("dystop", "plugged:Copy"),
+        ("twin", "plugged:Copy"),
+        ("twin", "cracked:Other"),
+    )
     assert found["copy"].name == "copy"
     assert found["dystop"] is DySTop
     with pytest.raises(ConfigError, match=r"'twin'.*two packages"):
@@ -107,7 +117,7 @@ def test_clashes_are_refused():
 
 
 @pytest.mark.usefixtures("plugin_module")
-def test_commands_use_plugins(monkeypatch):
+def test_commands_use_plugins(registry, monkeypatch):
     found = registry(copy="plugged:Copy", cracked="cracked:Cracked")
     monkeypatch.setattr(dystop.mechanisms, "MECHANISMS", found)
     for module in ("experiment", "read"):
@@ -121,3 +131,16 @@ def test_commands_use_plugins(monkeypatch):
         config.read_experiment(None, ["mechanism.name=cracked"])
     described = CliRunner().invoke(app, ["list", "mechanisms", "--describe", "copy"])
     assert "mechanism.V" in described.stdout
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "message"),
+    [
+        ("dystopp", {}, "mechanism 'dystopp' is unknown.*'dystop'"),
+        ("dystop", {"neighbour": 3}, "'dystop' has no parameter 'neighbour'.*'neighbours'"),
+        ("dystop", {"neighbours": -1}, r"dystop\.neighbours = -1: must be >= "),
+    ],
+)
+def test_wrong_names_and_parameters_are_refused(name, options, message):
+    with pytest.raises(ConfigError, match=message):
+        dystop.mechanisms.MECHANISMS.make(name, **options)

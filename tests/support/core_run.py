@@ -12,8 +12,8 @@ CORE = frozenset(
     {
         "acceleration", "carried", "control", "data", "errors", "exchange", "foreign_files",
         "format", "mechanisms", "model_state", "parallel", "params", "plan", "record", "recorders",
-        "rng", "sealed", "serialization", "simulator", "sparse", "storage", "strict_json",
-        "training", "types", "units", "user_code", "world",
+        "registry", "rng", "sealed", "serialization", "simulator", "sparse", "storage",
+        "strict_json", "training", "types", "units", "user_code", "world",
     }
 )  # fmt: skip
 FAST_BACKENDS = ("dystop.training.backends.cpu", "dystop.training.backends.cuda")

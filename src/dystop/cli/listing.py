@@ -71,12 +71,11 @@ def _keys(keys: Iterable["Key"], *remarks: str) -> Listing:
 
 
 def _mechanisms() -> Listing:
-    from dystop.mechanisms import BUILT_IN, MECHANISMS
+    from dystop.mechanisms import MECHANISMS
 
-    problems = MECHANISMS.problems()
-    kinds = [MECHANISMS[name] for name in MECHANISMS if name in BUILT_IN or name not in problems]
+    kinds = MECHANISMS.usable().values()
     rows = [(k.name, k().capabilities().mode, provenance(k()), k.summary) for k in kinds]
-    left_out = [f"left out: {problem}" for problem in problems.values()]
+    left_out = [f"left out: {problem}" for problem in MECHANISMS.problems().values()]
     own = "or a class of your own: mechanism.name=package.module:Class"
     return Listing(("mechanism", "mode", "provenance", "summary"), rows, [own], warnings=left_out)
 

@@ -5,31 +5,38 @@ A file is imported when its mechanism is first used, because some need large lib
 
 from typing import TYPE_CHECKING, Any
 
-from dystop.mechanisms.registry import BuiltIn, Registry
+from dystop.registry import BuiltIn, Registry
+from dystop.types import Mechanism
 
-BUILT_IN = BuiltIn(
+BUILT_IN: BuiltIn[Mechanism] = BuiltIn(
     {
-        "dystop": "dystop:DySTop",
-        "ad-psgd": "adpsgd:ADPSGD",
-        "braintorrent": "braintorrent:BrainTorrent",
-        "epidemic": "epidemic:EpidemicLearning",
-        "gossipfl": "gossipfl:GossipFL",
-        "matcha": "matcha:Matcha",
-        "d-cliques": "dcliques:DCliques",
-        "d-psgd": "dpsgd:DPSGD",
-        "fedavg": "fedavg:FedAvg",
-        "asydfl": "asydfl:AsyDFL",
-        "asyng": "asyng:AsyNG",
-        "fedasync": "fedasync:FedAsync",
-        "fedsa": "fedsa:FedSA",
-        "sa-adfl": "sa_adfl:SAADFL",
-        "fedhp": "fedhp:FedHP",
-        "hadfl": "hadfl:HADFL",
-        "l2pl": "l2pl:L2PL",
+        "dystop": "dystop.mechanisms.dystop:DySTop",
+        "ad-psgd": "dystop.mechanisms.adpsgd:ADPSGD",
+        "braintorrent": "dystop.mechanisms.braintorrent:BrainTorrent",
+        "epidemic": "dystop.mechanisms.epidemic:EpidemicLearning",
+        "gossipfl": "dystop.mechanisms.gossipfl:GossipFL",
+        "matcha": "dystop.mechanisms.matcha:Matcha",
+        "d-cliques": "dystop.mechanisms.dcliques:DCliques",
+        "d-psgd": "dystop.mechanisms.dpsgd:DPSGD",
+        "fedavg": "dystop.mechanisms.fedavg:FedAvg",
+        "asydfl": "dystop.mechanisms.asydfl:AsyDFL",
+        "asyng": "dystop.mechanisms.asyng:AsyNG",
+        "fedasync": "dystop.mechanisms.fedasync:FedAsync",
+        "fedsa": "dystop.mechanisms.fedsa:FedSA",
+        "sa-adfl": "dystop.mechanisms.sa_adfl:SAADFL",
+        "fedhp": "dystop.mechanisms.fedhp:FedHP",
+        "hadfl": "dystop.mechanisms.hadfl:HADFL",
+        "l2pl": "dystop.mechanisms.l2pl:L2PL",
     }
 )
 
-MECHANISMS = Registry(BUILT_IN)  # with those of installed packages
+MECHANISMS: Registry[Mechanism] = Registry(
+    "mechanism",
+    Mechanism,
+    "dystop.mechanisms",
+    BUILT_IN,
+    needs=("name", "summary", "provenance"),
+)
 
 if TYPE_CHECKING:
     from dystop.mechanisms.adpsgd import ADPSGD
