@@ -20,7 +20,7 @@ import numpy as np
 from dystop import rng, sparse
 from dystop.acceleration import Accelerated, kernel_at
 from dystop.bench.planning import fleet_of, params_of
-from dystop.control import aggregation, plan_check, priority, timing, topology
+from dystop.control import aggregation, laws, plan_check, priority, topology
 from dystop.exchange import rules
 from dystop.plan import links
 from dystop.sparse import no_pairs
@@ -77,7 +77,7 @@ def cases(work: Workload) -> Iterator[Case]:
     yield rng.to_unit, lambda f: f(work.words)
     yield priority.emd, lambda f: f(work.shares, *ends)
     yield priority.second_phase_of_links, lambda f: f(work.pulls, 5, work.staleness)(*ends)
-    yield timing.expected_exchange_s, lambda f: f(graph, seen.link_s, work.cap)
+    yield laws.expected_exchange_s, lambda f: f(graph, seen.link_s, work.cap)
     yield topology.ranked_candidates, lambda f: f(work.active, graph, work.priority)
     yield topology.ptca_loop, lambda f: f(work.active, *work.ranked, work.budget, work.cap)
     yield aggregation.size_rows, lambda f: f(work.active, work.pulled, work.fleet.data_size)

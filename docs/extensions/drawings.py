@@ -20,9 +20,9 @@ from sphinx.util.docutils import SphinxDirective
 from sphinx.util.typing import ExtensionMetadata
 
 from dystop.control.activation import activate
+from dystop.control.laws import LAWS, cost_s, timetable
 from dystop.control.priority import emd, first_phase_priority, label_shares, second_phase_priority
 from dystop.control.staleness import next_queue, next_staleness
-from dystop.control.timing import Timing, cost_s, timetable
 from dystop.plan import Plan, links
 from dystop.sparse import Floats, Ints
 
@@ -275,9 +275,8 @@ def laws() -> tuple[float, list[str]]:
     remaining, link_s = np.array([0.5, 1.2, 2.4]), np.array([1.4, 0.6, 0.9])
     training, end_s = np.array([2.0, 2.0, 2.0]), 6.0
     parts, top = [], 22.0
-    law: Timing
-    for law in ("paper", "overlap", "testbed"):
-        when = timetable(law, plan, link_s, remaining, training)
+    for law in LAWS.built_in:
+        when = timetable(LAWS[law](), plan, link_s, remaining, training)
         bars = []
         for i in range(3):
             done = when.link_end_s[i]

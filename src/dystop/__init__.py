@@ -48,6 +48,8 @@ _MODULES = {
     "HADFL": "dystop.mechanisms",
     "L2PL": "dystop.mechanisms",
     "Links": "dystop.plan",
+    "LAWS": "dystop.control.laws",
+    "Law": "dystop.control.laws",
     "LoadedModel": "dystop.training.saved",
     "MECHANISMS": "dystop.mechanisms",
     "Mailbox": "dystop.types",
@@ -69,6 +71,7 @@ _MODULES = {
     "SampleKind": "dystop.training.tasks.task",
     "Simulation": "dystop.experiments.simulation",
     "StorageError": "dystop.errors",
+    "Timetable": "dystop.control.laws",
     "Task": "dystop.training.tasks.task",
     "TrustError": "dystop.errors",
     "UserCodeError": "dystop.errors",
@@ -97,6 +100,9 @@ if TYPE_CHECKING:
     from dystop.carried import Carried as Carried
     from dystop.carried import Values as Values
     from dystop.control.aggregation import size_weights as size_weights
+    from dystop.control.laws import LAWS as LAWS
+    from dystop.control.laws import Law as Law
+    from dystop.control.laws import Timetable as Timetable
     from dystop.control.topology import connect as connect
     from dystop.control.topology import ranked_candidates as ranked_candidates
     from dystop.data.dataset import Dataset as Dataset

@@ -15,12 +15,12 @@ variable `name`.
 """
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import Field, dataclass, fields, is_dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import Field, dataclass, field, fields, is_dataclass
 from functools import cached_property
 from importlib import import_module
 from importlib.metadata import EntryPoint, entry_points
-from typing import Any, ClassVar, Generic, Protocol, TypeVar
+from typing import Any, ClassVar, Generic, Protocol, TypeVar, get_args, get_type_hints
 
 from dystop.errors import ConfigError, DystopError, UserCodeError, nearest
 from dystop.params import check_bounds
@@ -301,3 +301,47 @@ def _origin(point: EntryPoint) -> str:
     """Return package and class of an entry point, as in `my-idea (my_idea:MyIdea)`."""
     package = point.dist.name if point.dist is not None else "an unknown package"
     return f"{package} ({point.value})"
+
+
+@dataclass(frozen=True, eq=False)
+class NameIn:
+    """Says of a text in a configuration that it is the name of a part.
+
+    Write `name: Annotated[str, NameIn(LAWS)]`; `options: Any = options_of("name", ...)` beside it
+    holds the parameters of the part, and `chosen` returns it.
+    """
+
+    registry: Registry[Any]
+    also: str = ""  # what else it may be, for messages, as in " or FILE.npz"
+    fits: Callable[[str], bool] = lambda name: False  # whether a text is such another thing
+
+    def allowed(self) -> str:
+        """Say in words what it may be."""
+        return f"one of {', '.join(map(repr, self.registry))}{self.also}"
+
+
+def options_of(by: str, meaning: str) -> Any:
+    """Declare a field that holds the part which the field `by` names; None: with its defaults."""
+    return field(default=None, metadata={"meaning": meaning, "by": by})
+
+
+def name_in(kind: type, by: str) -> NameIn:
+    """Return where the names of a field are looked up."""
+    hint = get_type_hints(kind, include_extras=True)[by]
+    return next(item for item in get_args(hint) if isinstance(item, NameIn))
+
+
+def chosen(section: Any, by: str) -> Any:
+    """Return the part that the field `by` of a section names, with the section's options.
+
+    Raises:
+        ConfigError: There is no such part, or the options are those of another one.
+    """
+    registry, name = name_in(type(section), by).registry, getattr(section, by)
+    if section.options is None:
+        return registry.make(name)
+    if not isinstance(section.options, registry.get(name, ())):
+        raise ConfigError(
+            f"options = {section.options!r} are not those of {registry.what} {name!r}"
+        )
+    return section.options

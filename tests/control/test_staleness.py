@@ -6,8 +6,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dystop.control.activation import activate
+from dystop.control.laws import cost_s, remaining_compute_s, round_duration_s
 from dystop.control.staleness import drift_plus_penalty, lyapunov, next_queue, next_staleness
-from dystop.control.timing import cost_s, remaining_compute_s, round_duration_s
 from dystop.rng import stream
 from dystop.sparse import ints
 from support import paper_reference

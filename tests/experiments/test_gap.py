@@ -84,7 +84,7 @@ def test_a_replay_can_be_written_and_read(recorded, tmp_path):
 
 
 def test_what_cannot_be_replayed_is_refused(recorded, tmp_path):
-    with pytest.raises(ConfigError, match=r"'overlap'.*'testbed' or 'paper'"):
+    with pytest.raises(ConfigError, match=r"'overlap'.*'paper' or 'testbed'"):
         read_experiment(None, [f"trace={recorded}", "engine.timing=overlap"])
     with pytest.raises(RunFolderError, match="no such folder"):
         read_experiment(None, [f"trace={tmp_path / 'nowhere'}"])
@@ -120,16 +120,16 @@ def test_gap_simulates_under_the_law_of_the_testbed_whatever_the_key_says(tmp_pa
     config = folder / "config.toml"
     config.write_text(config.read_text().replace('timing = "testbed"', 'timing = "paper"'))
     found = gap_of(folder, quiet)
-    assert found.simulation.timing == found.replay.timing == "testbed"
+    assert found.simulation.law == found.replay.law == "testbed"
     assert found.simulation.durations.q95 == found.replay.durations.q95 == 0.0
-    assert found.other_law.timing == "paper"
+    assert found.other_law.law == "paper"
     assert found.other_law.durations.q95 > 0.0
     assert found.other_law.learning.final is None  # planned only
     text = law_text(found)
     for fact in ("testbed", "engine.timing", "paper"):
         assert fact in text
-    asked = gap_of(folder, quiet, train=False, timing="paper")
-    assert (asked.simulation.timing, asked.other_law.timing) == ("paper", "testbed")
+    asked = gap_of(folder, quiet, train=False, law="paper")
+    assert (asked.simulation.law, asked.other_law.law) == ("paper", "testbed")
     assert asked.simulation.pace == found.other_law.pace
     done = CliRunner().invoke(app, ["gap", str(folder), "--no-train", "--timing", "overlap"])
     assert done.exit_code == 0, done.output

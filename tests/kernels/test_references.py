@@ -17,9 +17,9 @@ from dystop.acceleration import Accelerated, kernel_at
 from dystop.control import (
     activation,
     aggregation,
+    laws,
     plan_check,
     priority,
-    timing,
     topology,
 )
 from dystop.exchange import rules
@@ -187,7 +187,7 @@ def test_expected_exchange(seed, rank, odd):
     link_s = draw.integers(1, 5, graph.edges) / 2.0
     if odd and graph.edges:
         link_s[0] = np.nan
-    both(timing.expected_exchange_s, graph, link_s, rank)
+    both(laws.expected_exchange_s, graph, link_s, rank)
 
 
 @quick
@@ -324,8 +324,9 @@ def test_timetables(seed, law, links_count):
     plan = some_plan(draw, links_count)
     link_s, remaining_s = draw.integers(0, 4, links_count) / 2.0, draw.integers(0, 4, 9) / 2.0
     training_s = draw.random(len(plan.active))
-    both(timing.few_times, law, plan, link_s, remaining_s, training_s)
-    table = timing.few_times.reference(law, plan, link_s, remaining_s, training_s)
+    law = laws.LAWS[law]()
+    both(laws.few_times, law, plan, link_s, remaining_s, training_s)
+    table = laws.few_times.reference(law, plan, link_s, remaining_s, training_s)
     started_s = draw.random(9) + draw.integers(0, 2)
     under_way = progress.Progress(started_s, draw.random(9), progress.nothing_in_flight())
     workers = int(draw.integers(plan.active.max() + 1, 10))

@@ -9,8 +9,8 @@ from statistics import mean
 
 import numpy as np
 
+from dystop.control.laws import LAWS, timetable
 from dystop.control.round import advance, build_view, decide, initial_state
-from dystop.control.timing import timetable
 from dystop.mechanisms.dystop import DySTop
 from dystop.sparse import graph_of_sorted
 from dystop.types import Budgets, Fleet, Observation, Outcome, no_mail
@@ -43,7 +43,7 @@ def durations(mechanism, seed):
             np.bincount(links.dst, minlength=NODES)[links.dst] / rate[links.dst],
             np.bincount(links.src, minlength=NODES)[links.src] / rate[links.src],
         )
-        table = timetable("paper", plan, LINK_S * shares, left_s, full_s[active])
+        table = timetable(LAWS["paper"](), plan, LINK_S * shares, left_s, full_s[active])
         none = np.zeros(len(links), bool)
         outcome = Outcome(
             table.duration_s, table.comm_s, LINK_S * shares, np.zeros(len(links), np.int64), none,

@@ -231,8 +231,8 @@ def test_two_laws_need_a_choice(runs):
     ]
     with pytest.raises(ConfigError, match="--timing paper"):
         plot_panels([*runs, *other], PlotRequest())
-    one = plot_panels([*runs, *other], PlotRequest(timing="overlap", panels="data.phi"))
-    assert all(line.group.timing == "overlap" for panel in one for line in panel.lines)
+    one = plot_panels([*runs, *other], PlotRequest(law="overlap", panels="data.phi"))
+    assert all(line.group.law == "overlap" for panel in one for line in panel.lines)
 
 
 def test_several_runs_and_a_testbed_run(runs, study, tmp_path):

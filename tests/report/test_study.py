@@ -58,7 +58,7 @@ def study():
 
 def test_runs_that_differ_only_in_seed_are_one_group(study):
     found = group_runs(study)
-    assert [(g.label, g.timing, g.seeds) for g in found] == [
+    assert [(g.label, g.law, g.seeds) for g in found] == [
         ("dystop (paper)", "paper", ["0", "1"]),
         ("slow (reconstruction)", "paper", ["0", "1"]),
         ("dystop (paper)", "overlap", ["0", "1"]),

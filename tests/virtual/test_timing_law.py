@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from dystop.control.timing import timetable
+from dystop.control.laws import LAWS, timetable
 from dystop.mechanisms import MECHANISMS
 from virtual.build import Case, plans_of, play
 
@@ -23,7 +23,7 @@ def test_workers_begin_to_train_when_the_law_says(name):
             remaining_s[node] = wait_s if trains else 0.0
         nodes = np.array([remaining_s.get(node, 0.0) for node in range(7)])
         link_s = np.full(len(plan.links), LINK_S)
-        table = timetable("testbed", plan, link_s, nodes, np.zeros(len(plan.active)))
+        table = timetable(LAWS["testbed"](), plan, link_s, nodes, np.zeros(len(plan.active)))
         near = NEAR_S * max(plan.links.stage_count, 1)
         begin_s = [ended_s[node] for node in plan.active.tolist()]
         assert begin_s == pytest.approx(table.begin_s.tolist(), abs=near)

@@ -1,4 +1,4 @@
-"""`dystop list`: mechanisms, models, tasks, data sets, keys and readings of the paper."""
+"""`dystop list`: parts by name, configuration keys and readings of the paper."""
 
 import json
 from collections.abc import Callable, Iterable, Sequence
@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from dystop.cli.options import registry_of
 from dystop.cli.terminal import complain, handle_errors, show_table
 
 if TYPE_CHECKING:
@@ -20,6 +21,7 @@ class What(StrEnum):
     """What can be listed."""
 
     mechanisms = "mechanisms"
+    laws = "laws"
     models = "models"
     tasks = "tasks"
     datasets = "datasets"
@@ -78,6 +80,23 @@ def _mechanisms() -> Listing:
     left_out = [f"left out: {problem}" for problem in MECHANISMS.problems().values()]
     own = "or a class of your own: mechanism.name=package.module:Class"
     return Listing(("mechanism", "mode", "provenance", "summary"), rows, [own], warnings=left_out)
+
+
+def _laws() -> Listing:
+    found = registry_of("laws")
+    rows = [(name, kind.summary) for name, kind in found.usable().items()]
+    left_out = [f"left out: {problem}" for problem in found.problems().values()]
+    return Listing((found.what, "summary"), rows, warnings=left_out)
+
+
+def _describe_law(name: str) -> None:
+    from dystop.experiments.config.keys import is_section, keys_of
+
+    kind = registry_of("laws")[name]
+    typer.echo(f"{name}: {kind.summary}")
+    if is_section(kind):
+        _keys(keys_of(kind, "engine.options.")).show()
+    typer.echo(f"  dystop run engine.timing={name}")
 
 
 def _describe_mechanism(name: str) -> None:
@@ -217,10 +236,8 @@ def _describe_key(name: str) -> None:
 
 def _names(what: What) -> list[str]:
     match what:
-        case What.mechanisms:
-            from dystop.mechanisms import MECHANISMS
-
-            return list(MECHANISMS)
+        case What.mechanisms | What.laws:
+            return list(registry_of(what))
         case What.models:
             from dystop.training.models.catalogue import MODELS
 
@@ -263,6 +280,7 @@ def _checked(what: What, name: str) -> str:
 
 _LISTS: dict[What, Callable[[], Listing]] = {
     What.mechanisms: _mechanisms,
+    What.laws: _laws,
     What.models: _models,
     What.tasks: _tasks,
     What.datasets: _datasets,
@@ -271,6 +289,7 @@ _LISTS: dict[What, Callable[[], Listing]] = {
 }
 _DESCRIBE: dict[What, Callable[[str], None]] = {
     What.mechanisms: _describe_mechanism,
+    What.laws: _describe_law,
     What.models: _describe_model,
     What.tasks: _describe_task,
     What.datasets: _describe_dataset,
@@ -293,7 +312,7 @@ def catalogue(
         bool, typer.Option("--json", help="Print the whole list as JSON, for other programs.")
     ] = False,
 ) -> None:
-    """List mechanisms, models, tasks, data sets, configuration keys, or readings of the paper."""
+    """List mechanisms, timing laws, data sets and so on, keys, or readings of the paper."""
     chosen = name or describe
     if chosen is not None and as_json:
         raise typer.BadParameter("--json prints whole lists; leave NAME out")

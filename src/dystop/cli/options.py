@@ -1,9 +1,33 @@
 """Options and arguments that several commands share."""
 
+from collections.abc import Callable
+from importlib import import_module
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+
+if TYPE_CHECKING:
+    from dystop.registry import Registry
+
+REGISTRIES = {
+    "mechanisms": "dystop.mechanisms:MECHANISMS",
+    "laws": "dystop.control.laws:LAWS",
+}
+"""The kinds of parts that have names, and where they are; imported when they are asked for."""
+
+
+def registry_of(kind: str) -> "Registry[Any]":
+    """Return the registry of a kind of parts, such as "laws"."""
+    module, _, name = REGISTRIES[kind].partition(":")
+    found: Registry[Any] = getattr(import_module(module), name)
+    return found
+
+
+def names_of(kind: str) -> Callable[[str], list[str]]:
+    """Return the completion of an option whose value is the name of a part."""
+    return lambda incomplete: [n for n in registry_of(kind) if n.startswith(incomplete)]
+
 
 Words = Annotated[
     list[str] | None, typer.Argument(metavar="FILE.toml|KEY=VALUE", show_default=False)

@@ -6,7 +6,7 @@ topology             PTCA: who pulls from whom
 priority             priorities of candidate links
 staleness            staleness, virtual queues, drift plus penalty
 aggregation          mixing weights and mixing
-timing               how long a round lasts and when trainings start, by three laws
+laws                 how long a round lasts and when trainings start
 time_spent           what workers do with their time in a round
 plan_check           the contract of a plan
 stopping             when a run ends, and when models are evaluated

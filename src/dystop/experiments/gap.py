@@ -21,9 +21,9 @@ from typing import Any
 
 import numpy as np
 
+from dystop.control.laws import LAWS, TestbedLaw
 from dystop.control.stopping import Stop
-from dystop.control.timing import Timing
-from dystop.errors import RunFolderError
+from dystop.errors import ConfigError, RunFolderError
 from dystop.experiments.building import Built, build, check_same_data
 from dystop.experiments.config import Experiment, as_replay, read_experiment
 from dystop.experiments.folders.folder_kinds import TESTBED_RUN
@@ -45,7 +45,7 @@ from dystop.simulator.round import begin
 from dystop.world import Overhead, Trace, World, read_trace
 from dystop.world.trace import TRACE
 
-TESTBED_LAW: Timing = "testbed"
+TESTBED_LAW = TestbedLaw.name
 OTHER_LAW = "other law"
 WITH_OVERHEAD = "with overhead"
 TASKS = ("replay", "simulation", WITH_OVERHEAD, OTHER_LAW)
@@ -59,7 +59,7 @@ OnRound = Callable[[str, int, int], None]
 class Side:
     """One simulation and its differences from the recorded run."""
 
-    timing: Timing
+    law: str
     records: list[RoundRecord]
     durations: Errors
     plans: PlanSimilarity | None
@@ -92,7 +92,7 @@ def gap_of(
     *,
     train: bool = True,
     trust: bool = False,
-    timing: Timing = TESTBED_LAW,
+    law: str = TESTBED_LAW,
 ) -> GapReport:
     """Replay and simulate a recorded run, and compare both with it.
 
@@ -101,24 +101,26 @@ def gap_of(
         on_round: Called after every simulated round.
         train: Whether the simulations train models; otherwise times and plans are compared alone.
         trust: Whether code is imported that the run of somebody else names.
-        timing: Law of the simulation. A replay under `overlap` does not exist: it is replayed under
-            the testbed's law.
+        law: Timing law of the simulation. Under one whose rounds do not end with their exchanges,
+            the run is replayed under the testbed's law.
 
     Raises:
         RunFolderError: If the run has no trace, has no rounds, or is still running.
         DataError: If its data are no longer what they were.
         TrustError: If somebody else created the run, it names code, and `trust` is false.
     """
+    if law not in LAWS:
+        raise ConfigError(f"command line: --timing {law}: no timing law{LAWS.hint(law)}")
     data, trace = _recorded(folder)
     experiment = read_experiment(folder / CONFIG, trust=trust)
-    other = other_law(timing, experiment.engine.timing)
+    other = other_law(law, experiment.engine.timing)
     if not train:
         experiment = _planned(experiment)
     rounds = min(len(data.records), len(trace.rounds))
     compare = _Comparison(trace, data.records[:rounds], on_round)
-    plain = build(_simulated(experiment, timing))
+    plain = build(_simulated(experiment, law))
     check_same_data(folder, data.fleet, plain.fleet, trains=train)
-    replayed = _simulated(experiment, TESTBED_LAW if timing == "overlap" else timing)
+    replayed = _simulated(experiment, law if LAWS[law].ends_with_exchanges else TESTBED_LAW)
     world, model_bytes = plain.components.world, plain.components.fleet.model_bytes
     replay = compare.side("replay", build(as_replay(replace(replayed, trace=str(folder)))))
     link_model = _link_errors(trace, world, model_bytes)
@@ -140,7 +142,7 @@ def gap_of(
     )
 
 
-def other_law(asked: Timing, configured: Timing) -> Timing | None:
+def other_law(asked: str, configured: str) -> str | None:
     """Return the law to show beside the one that was asked for; None: there is no other.
 
     It is the law of the configuration, or the testbed's where that one was asked for.
@@ -148,7 +150,7 @@ def other_law(asked: Timing, configured: Timing) -> Timing | None:
     >>> other_law("testbed", "paper"), other_law("paper", "paper"), other_law("testbed", "testbed")
     ('paper', 'testbed', None)
     """
-    beside: Timing = configured if asked == TESTBED_LAW else TESTBED_LAW
+    beside = configured if asked == TESTBED_LAW else TESTBED_LAW
     return None if beside == asked else beside
 
 
@@ -172,9 +174,9 @@ def _recorded(folder: Path) -> tuple[RunData, Trace]:
     return data, trace
 
 
-def _simulated(experiment: Experiment, timing: Timing) -> Experiment:
+def _simulated(experiment: Experiment, law: str) -> Experiment:
     """Return the experiment as a simulation under a law; its workers publish on completion."""
-    engine = replace(experiment.engine, timing=timing, publish="on_completion")
+    engine = replace(experiment.engine.under(law), publish="on_completion")
     return replace(experiment, trace="", engine=engine)
 
 
@@ -199,7 +201,7 @@ class _Comparison:
         simulated = np.array([r.duration_s for r in records[:size]])
         measured = np.array([r.duration_s for r in self.real[:size]])
         return Side(
-            timing=built.components.engine.timing,
+            law=built.components.engine.timing,
             records=records,
             durations=errors_of(simulated, measured),
             plans=plan_similarity(self.trace.rounds, records, lost=True),
@@ -208,12 +210,12 @@ class _Comparison:
         )
 
     def planned(
-        self, what: str, experiment: Experiment, timing: Timing, overhead: Overhead | None = None
+        self, what: str, experiment: Experiment, law: str, overhead: Overhead | None = None
     ) -> Side:
         """Simulate without models, unless the mechanism decides by them."""
         needs_models = bool(experiment.mechanism.capabilities().needs)
         chosen = experiment if needs_models else _planned(experiment)
-        built = build(_simulated(chosen, timing))
+        built = build(_simulated(chosen, law))
         if overhead is not None:
             world = built.components.world.with_overhead(overhead)
             built = replace(built, components=replace(built.components, world=world))
@@ -293,7 +295,7 @@ def to_tree(found: GapReport) -> dict[str, Any]:
 
 def _side_tree(side: Side) -> dict[str, Any]:
     return {
-        "timing": side.timing,
+        "timing": side.law,
         "pace": asdict(side.pace),
         "durations": _error_tree(side.durations),
         "plans": None if side.plans is None else asdict(side.plans),

@@ -1,4 +1,4 @@
-"""Compiled timetables of rounds with few links (`dystop.control.timing`).
+"""Compiled timetables of rounds with few links (`dystop.control.laws`).
 
 NumPy needs about a microsecond for each of the fifty steps of a timetable, whether a round has two
 links or a thousand. Here a link takes nanoseconds.
@@ -18,8 +18,8 @@ from dystop.compiled import (
     compiled,
     compiled_for,
 )
+from dystop.control.laws import Law, Timetable
 from dystop.control.time_spent import SpentParts
-from dystop.control.timing import Timetable, Timing
 from dystop.plan import Links, Mix, Plan
 from dystop.sparse import Bools, Floats, Ints
 from dystop.types import View
@@ -30,10 +30,10 @@ _LINKS = (INTS, INTS, INTS, BOOLS, BOOLS)
 
 
 def few_times(
-    law: Timing, plan: Plan, link_s: Floats, remaining_s: Floats, training_s: Floats
+    law: Law, plan: Plan, link_s: Floats, remaining_s: Floats, training_s: Floats
 ) -> Timetable:
-    """Return the events of a round; see `dystop.control.timing.timetable`."""
-    links, is_paper = plan.links, law == "paper"
+    """Return the events of a round; see `dystop.control.laws.timetable`."""
+    links, is_paper = plan.links, not law.starts_alone
     fed = links.pushed if is_paper else fed_links(links, plan.mixes)  # the paper's law asks nobody
     flags = is_paper, plan.synchronous, plan.join
     seconds = link_s, remaining_s, training_s
@@ -44,7 +44,7 @@ def few_times(
 
 
 def time_use(
-    timing: Timing,
+    law: Law,
     view: View,
     plan: Plan,
     progress: Progress,
@@ -55,7 +55,8 @@ def time_use(
     """Return what workers do with their time; see `dystop.world.realised_plan.time_use`."""
     under_way = progress.started_s, progress.training_s, view.remaining_s
     begun = link_s, training_s, table.comm_s, table.begin_s, table.link_begin_s
-    now_s, flags = (view.now_s, table.duration_s), (timing == "paper", plan.join, plan.synchronous)
+    now_s = view.now_s, table.duration_s
+    flags = not law.starts_alone, plan.join, plan.synchronous
     of_all, of_active = np.empty((3, len(view.alive))), np.empty((3, len(plan.active)))
     stale, links = np.empty(len(link_s), bool), _columns(plan.links)
     out = of_all, of_active, stale

@@ -20,7 +20,7 @@ _ROWS = 1 << 15  # rows of link times in one block
 def expected_exchange_s(reach: Graph, link_s: Floats, rank: int) -> Floats:
     """Return the rank-th smallest link time of each worker.
 
-    See `dystop.control.timing.expected_exchange_s`.
+    See `dystop.control.laws.expected_exchange_s`.
     """
     expected, link_s, indptr = np.empty(reach.n), as_readonly(link_s), as_readonly(reach.indptr)
     run_in_blocks(

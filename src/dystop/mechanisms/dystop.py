@@ -9,6 +9,7 @@ from annotated_types import Ge, Gt
 
 from dystop.control.activation import Drift, activate
 from dystop.control.aggregation import size_rows
+from dystop.control.laws import cost_s, expected_exchange_s
 from dystop.control.priority import (
     Extremes,
     emd,
@@ -16,7 +17,6 @@ from dystop.control.priority import (
     label_shares,
     second_phase_of_links,
 )
-from dystop.control.timing import cost_s, expected_exchange_s
 from dystop.control.topology import connect, default_degree, ranked_candidates
 from dystop.params import param
 from dystop.plan import Plan, links

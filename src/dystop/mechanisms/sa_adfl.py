@@ -8,7 +8,7 @@ from annotated_types import Ge
 
 from dystop.control.activation import activate_one
 from dystop.control.aggregation import size_weights
-from dystop.control.timing import cost_s
+from dystop.control.laws import cost_s
 from dystop.mechanisms.shared.push import outgoing, slowest_push_s
 from dystop.params import param
 from dystop.plan import Plan, links

@@ -111,7 +111,7 @@ def _groups(comparison: Comparison) -> list[Group]:
         found = tuple(map(_run_data, runs))
         law = str(found[0].config.get("engine", {}).get("timing", ""))
         mechanism = mechanism_of(found[0])
-        out.append(Group(label=label, color_index=k, mechanism=mechanism, timing=law, runs=found))
+        out.append(Group(label=label, color_index=k, mechanism=mechanism, law=law, runs=found))
     return out
 
 

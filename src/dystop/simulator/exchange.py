@@ -37,17 +37,17 @@ def realise(
 ) -> tuple[RealisedPlan, State]:
     """Return what becomes of a plan, and the state that knows which differences have arrived."""
     codec, world, steps = components.exchange.codec, components.world, components.steps_of(plan)
-    timing, progress = components.engine.timing, state.progress
+    law, progress = components.engine.law, state.progress
     if codec is None:
-        return world.realise(timing, view, plan, steps, progress), state
+        return world.realise(law, view, plan, steps, progress), state
     rings = rings_of(plan)
     if not codec.sends_differences:
         plan = replace(plan, links=passed_on(plan.links, rings))
-        return world.realise(timing, view, plan, steps, progress), state
+        return world.realise(law, view, plan, steps, progress), state
     versions = state.versions or no_versions(view.fleet.nodes)
     charge = charged(plan.links, versions, codec.model_bytes / codec.message_bytes, rings)
     plan = replace(plan, links=charge.links)
-    realised = world.realise(timing, view, plan, steps, progress)
+    realised = world.realise(law, view, plan, steps, progress)
     return realised, replace(state, versions=charge.settled(versions, realised.lost))
 
 

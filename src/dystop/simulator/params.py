@@ -1,10 +1,12 @@
 """The parameters of the simulator. This module does not import torch."""
 
-from dataclasses import dataclass
-from typing import Literal
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Annotated, Any, Literal
 
-from dystop.control.timing import Timing
+from dystop.control.laws import LAWS, Law
 from dystop.params import param
+from dystop.registry import NameIn, chosen, options_of
 
 Publish = Literal["eager", "on_completion"]
 
@@ -16,12 +18,8 @@ class EngineParams:
     It also says how a simulation is executed.
     """
 
-    timing: Timing = param(
-        "paper",
-        "paper: a round lasts until its slowest active worker has pulled, and new trainings start "
-        "then; overlap: transfers continue during the next rounds; testbed: rounds are as under "
-        "paper, and each worker starts to train when its own models have arrived, as all runs of "
-        "'dystop testbed' do",
+    timing: Annotated[str, NameIn(LAWS)] = param(
+        "paper", "timing law: how long a round lasts; 'dystop list laws' shows them"
     )
     publish: Publish = param(
         "eager",
@@ -38,3 +36,14 @@ class EngineParams:
         "whether models are trained and evaluated; false: planning only, which simulates clock, "
         "staleness, traffic and topology without models",
     )
+    options: Any = options_of("timing", "parameters of the timing law")
+
+    @cached_property
+    def law(self) -> Law:
+        """The timing law."""
+        law: Law = chosen(self, "timing")
+        return law
+
+    def under(self, law: str) -> "EngineParams":
+        """Return the same under another timing law, with its usual parameters."""
+        return self if law == self.timing else replace(self, timing=law, options=None)

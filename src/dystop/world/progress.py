@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dystop.acceleration import accelerated
-from dystop.control.timing import remaining_compute_s
+from dystop.control.laws import remaining_compute_s
 from dystop.plan import FEW, Mix
 from dystop.sparse import Bools, Floats, Ids, Ints
 from dystop.types import Mailbox, no_mail

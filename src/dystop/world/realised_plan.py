@@ -5,8 +5,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from dystop.acceleration import accelerated
+from dystop.control.laws import Law, Timetable, exchange_s, has_kernel, spare_s
 from dystop.control.time_spent import NewWork, SpentParts, spent_parts
-from dystop.control.timing import Timetable, Timing, exchange_s, has_kernel, spare_s
 from dystop.plan import Plan
 from dystop.sparse import Bools, Floats, Ints
 from dystop.types import View
@@ -54,7 +54,7 @@ class RealisedPlan:
 
 
 def realised_plan(
-    timing: Timing,
+    law: Law,
     view: View,
     plan: Plan,
     steps: Ints,
@@ -65,7 +65,7 @@ def realised_plan(
     """Return what becomes of a plan if nobody fails.
 
     Args:
-        timing: Law of a round's duration.
+        law: How long a round lasts.
         view: What was known when the round opened.
         plan: What was decided.
         steps: Mini-batches of each new local training, [A].
@@ -75,8 +75,8 @@ def realised_plan(
     """
     links, training_s = plan.links, view.step_s[plan.active] * steps
     size = links.fraction * view.fleet.model_bytes * transfer.hops
-    use = time_use if has_kernel(timing, plan) else time_use.reference
-    idle_s, spent, stale = use(timing, view, plan, progress, transfer.seconds, table, training_s)
+    use = time_use if has_kernel(law, plan) else time_use.reference
+    idle_s, spent, stale = use(law, view, plan, progress, transfer.seconds, table, training_s)
     return RealisedPlan(
         plan=plan,
         steps=steps,
@@ -96,7 +96,7 @@ def realised_plan(
 
 @accelerated("dystop.kernels.times:time_use")
 def time_use(
-    timing: Timing,
+    law: Law,
     view: View,
     plan: Plan,
     progress: Progress,
@@ -107,7 +107,7 @@ def time_use(
     """Return what workers do with their time in a round, and which senders still train.
 
     Args:
-        timing: Law of the round's duration.
+        law: How long the round lasts.
         view: What was known when the round opened.
         plan: What is carried out.
         progress: Trainings that are under way.
@@ -125,7 +125,7 @@ def time_use(
     # Absent workers count as busy: nobody waits for them.
     busy_s = np.where(view.alive, view.remaining_s, np.inf)
     return (
-        spare_s(timing, table, plan, link_s, busy_s, training_s),
+        spare_s(law, table, plan, link_s, busy_s, training_s),
         spent_parts(table.duration_s, view.alive, exchange_end_s, view.remaining_s, new),
         sender_trains(plan, progress, view.now_s + table.link_begin_s),
     )

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from dystop.control.timing import Timetable, Timing, round_duration_s, timetable
+from dystop.control.laws import Law, Timetable, round_duration_s, timetable
 from dystop.errors import ConfigError
 from dystop.plan import Plan
 from dystop.sparse import Bools, Floats, Ints
@@ -97,19 +97,19 @@ class TraceWorld(World):
         return Transfer(seconds, modelled.hops, lost)
 
     def realise(
-        self, timing: Timing, view: View, plan: Plan, steps: Ints, progress: Progress
+        self, law: Law, view: View, plan: Plan, steps: Ints, progress: Progress
     ) -> RealisedPlan:
         """Return what became of the plan where it is the recorded one, else what the models say."""
         line = self._line(view.t)
         if not _is_plan_of(line, plan):
-            return super().realise(timing, view, plan, steps, progress)
+            return super().realise(law, view, plan, steps, progress)
         reports = _Reports(line, self.trace.train_s[line.round])
         links = plan.links
         moved = self.transfer(view.t, view.now_s, links.dst, links.src, links.fraction)
-        table = reports.timetable(timing, view, plan, steps, progress, moved.seconds)
+        table = reports.timetable(law, view, plan, steps, progress, moved.seconds)
         failed = np.isin(plan.active, line.orders.node[line.orders.failed])
         taken = np.where(failed, 0, steps)
-        modelled = realised_plan(timing, view, plan, taken, progress, moved, table)
+        modelled = realised_plan(law, view, plan, taken, progress, moved, table)
         return replace(
             modelled,
             plan=_carried_out(plan, line.orders, failed),
@@ -163,7 +163,7 @@ class _Reports:
 
     def timetable(
         self,
-        timing: Timing,
+        law: Law,
         view: View,
         plan: Plan,
         steps: Ints,
@@ -175,8 +175,8 @@ class _Reports:
         measured_s = self.train_s[plan.active]
         planned_s = view.step_s[plan.active] * steps
         training_s = np.where(np.isfinite(measured_s), measured_s, planned_s)
-        table = timetable(timing, plan, link_s, remaining_s, training_s)
-        return self._retimed(timing, table, plan, training_s)
+        table = timetable(law, plan, link_s, remaining_s, training_s)
+        return self._retimed(law, table, plan, training_s)
 
     def _waited_s(self, remaining_s: Floats) -> Floats:
         """Return how long each node had to finish its training first, as reported if it was."""
@@ -185,13 +185,11 @@ class _Reports:
         out[orders.node[known]] = orders.waited_s[known]
         return out
 
-    def _retimed(
-        self, timing: Timing, table: Timetable, plan: Plan, training_s: Floats
-    ) -> Timetable:
+    def _retimed(self, law: Law, table: Timetable, plan: Plan, training_s: Floats) -> Timetable:
         """Close the round when every node with an order has reported.
 
         Where a node failed, or did not report its times, the round lasts as long as it did. Under
-        the law `testbed` a training begins when its worker reported.
+        a law where trainings start alone, one begins when its worker reported.
         """
         orders, active = self.line.orders, plan.active
         ends = orders.waited_s + orders.exchange_s
@@ -200,7 +198,7 @@ class _Reports:
         exchanged = _of(orders.node, orders.exchange_s, active)
         comm = np.where(np.isfinite(exchanged), exchanged, table.comm_s)
         begin, own = np.full(len(active), close), _of(orders.node, ends, active)
-        if timing == "testbed":
+        if law.starts_alone:
             begin = np.where(np.isfinite(own), own, close)
         if plan.join and whole:
             measured = np.isfinite(self.train_s[active]).all()

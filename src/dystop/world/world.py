@@ -10,7 +10,7 @@ from functools import partial
 
 import numpy as np
 
-from dystop.control.timing import Timing, timetable
+from dystop.control.laws import Law, timetable
 from dystop.errors import ConfigError
 from dystop.parallel import run_in_blocks
 from dystop.plan import FEW, Plan, repeated
@@ -115,12 +115,12 @@ class World:
         return self.observe(t, self.opening_s(t, now_s)), progress
 
     def realise(
-        self, timing: Timing, view: View, plan: Plan, steps: Ints, progress: Progress
+        self, law: Law, view: View, plan: Plan, steps: Ints, progress: Progress
     ) -> RealisedPlan:
         """Return what becomes of a plan: arrivals, durations, failures. Changes nothing.
 
         Args:
-            timing: Law of a round's duration.
+            law: How long a round lasts.
             view: What was known when the round opened.
             plan: What was decided.
             steps: Mini-batches of each new local training, [A].
@@ -131,10 +131,10 @@ class World:
         remaining_s, added = progress.remaining_s(view.now_s), self._overhead
         if added is not None:
             moved = replace(moved, seconds=moved.seconds + added.transfer_s)
-        table = timetable(timing, plan, moved.seconds, remaining_s, training_s)
+        table = timetable(law, plan, moved.seconds, remaining_s, training_s)
         if added is not None:
             table = replace(table, duration_s=table.duration_s + added.round_s)
-        return realised_plan(timing, view, plan, steps, progress, moved, table)
+        return realised_plan(law, view, plan, steps, progress, moved, table)
 
     def observe(self, t: int, now_s: float) -> WorldState:
         """Return what may be known when round t opens at `now_s`."""

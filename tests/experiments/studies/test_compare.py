@@ -17,7 +17,7 @@ def ask(*mechanisms, words=SMALL, file=None, **more):
 
 
 def test_runs_differ_in_nothing_but_mechanism_seed_and_law():
-    every = experiments(ask("dystop", "fedavg", seeds=2, timing="both", words=(*SMALL, "seed=5")))
+    every = experiments(ask("dystop", "fedavg", seeds=2, law="both", words=(*SMALL, "seed=5")))
     assert [e.name for e in every] == [
         "dystop-s5", "fedavg-s5", "dystop-overlap-s5", "fedavg-overlap-s5",
         "dystop-s6", "fedavg-s6", "dystop-overlap-s6", "fedavg-overlap-s6",
@@ -27,7 +27,7 @@ def test_runs_differ_in_nothing_but_mechanism_seed_and_law():
         replace(e, name="", seed=0, mechanism=first.mechanism, engine=first.engine) for e in every
     } == {replace(first, name="", seed=0)}
     assert [e.engine.timing for e in every[:4]] == ["paper", "paper", "overlap", "overlap"]
-    (one,) = experiments(ask("dystop", seeds=1, timing="testbed", words=SMALL))
+    (one,) = experiments(ask("dystop", seeds=1, law="testbed", words=SMALL))
     assert (one.name, one.engine.timing) == ("dystop-testbed-s0", "testbed")
 
 
@@ -82,7 +82,7 @@ REFUSED = {
     ),
     "mechanism.name": (ask("dystop", words=("mechanism.name=fedavg",)), "--mechanisms a,b,c"),
     "name": (ask("dystop", words=("name=x",)), "--name NAME"),
-    "two laws": (ask("dystop", words=("engine.timing=paper",), timing="both"), "--timing"),
+    "two laws": (ask("dystop", words=("engine.timing=paper",), law="both"), "--timing"),
     "measured": (ask("dystop", words=("world.compute.batch_s=measure",)), "batch_s"),
     "shared key": (ask("dystop", words=("stop.round=3",)), "did you mean 'stop.rounds'?"),
     "seed": (ask("dystop", words=(f"seed={2**63 - 1}",)), f"seed = {2**63 - 1} with 3 seeds"),

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from dystop.control.timing import Timetable, timetable
+from dystop.control.laws import Timetable, timetable
 from dystop.experiments.building import build
 from dystop.experiments.config import read_experiment, to_toml
 from dystop.experiments.folders.run_folder import (
@@ -43,7 +43,7 @@ def line_of(parts: Components, view: View, plan: Plan, outcome: Any) -> dict[str
     steps = parts.steps[plan.active] if plan.steps is None else plan.steps
     remaining = np.append(view.remaining_s, np.zeros(view.fleet.nodes - view.fleet.workers))
     training = view.step_s[plan.active] * steps
-    table = timetable(parts.engine.timing, plan, outcome.link_s, remaining, training)
+    table = timetable(parts.engine.law, plan, outcome.link_s, remaining, training)
     trained = Trainings(plan.active, np.full(len(plan.active), view.t), steps, training)
     passive = parts.engine.timing == "testbed"
     return trace_line(

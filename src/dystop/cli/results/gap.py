@@ -1,26 +1,17 @@
 """`dystop gap`: a recorded testbed run against the simulator."""
 
 import json
-from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from dystop.cli.options import Quiet, Trust
+from dystop.cli.options import Quiet, Trust, names_of
 from dystop.cli.progress import round_bars
 from dystop.cli.terminal import echo, handle_errors, show_table
 
 if TYPE_CHECKING:
     from dystop.experiments.gap import GapReport
-
-
-class TimingLaw(StrEnum):
-    """Values of `--timing`."""
-
-    testbed = "testbed"
-    paper = "paper"
-    overlap = "overlap"
 
 
 @handle_errors
@@ -40,9 +31,13 @@ def gap(
         ),
     ] = True,
     timing: Annotated[
-        TimingLaw,
-        typer.Option(help="Timing law of the simulation; real workers follow testbed."),
-    ] = TimingLaw.testbed,
+        str,
+        typer.Option(
+            metavar="LAW",
+            help="Timing law of the simulation ('dystop list laws'); workers follow testbed.",
+            autocompletion=names_of("laws"),
+        ),
+    ] = "testbed",
     quiet: Quiet = False,
     trust: Trust = False,
 ) -> None:
@@ -59,7 +54,7 @@ def gap(
 
     printed = json_file == "-"
     with round_bars(quiet or printed, *TASKS) as on_round:
-        found = gap_of(run, on_round, train=train, trust=trust, timing=timing.value)
+        found = gap_of(run, on_round, train=train, trust=trust, law=timing)
     page = write_gap(found, run / "gap").html
     text = json.dumps(to_tree(found), indent=1, allow_nan=False)
     for path in [str(run / "gap" / "gap.json"), *([json_file] if json_file else [])]:

@@ -101,7 +101,7 @@ def plot(  # noqa: PLR0913 - every parameter is an option of the command
         mechanisms=tuple(name.strip() for name in mechanisms.split(",") if name.strip()),
         labels=dict(map(_label, labels or [])),
         panels=panels,
-        timing=timing,
+        law=timing,
         target=_target(target),
         band=band,
     )

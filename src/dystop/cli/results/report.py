@@ -146,7 +146,7 @@ def report_study(path: Path, target: float | None, *, out: Path | None = None, q
 
 def _show(ranking: "Ranking", first_column: str) -> None:
     """Show one ranking as a table: a line per mechanism or setting, best first."""
-    echo(f"timing law: {ranking.timing}; mean ± standard deviation over seeds")
+    echo(f"timing law: {ranking.law}; mean ± standard deviation over seeds")
     _show_columns(ranking.groups, first_column, ranking.results)
 
 
@@ -186,7 +186,7 @@ def _show_both_laws(results: "StudyResults") -> None:
     changes = rank_changes(results.rankings, results.target.accuracy, results.score)
     if not changes:
         return
-    first, second = (ranking.timing for ranking in results.rankings)
+    first, second = (ranking.law for ranking in results.rankings)
     what = "time" if results.target.accuracy is not None else f"final {results.score.name}"
     echo(f"rank and {what} under both timing laws")
     rows = [[change.group.label, *change.ranks, change.change] for change in changes]

@@ -1,7 +1,6 @@
 """`dystop compare`: several mechanisms on the same fleet, data and channel, with one report."""
 
 import shlex
-from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -17,6 +16,7 @@ from dystop.cli.options import (
     Target,
     Trust,
     check_target,
+    names_of,
     split_names,
     split_words,
 )
@@ -34,28 +34,11 @@ from dystop.cli.terminal import handle_errors, note
 
 if TYPE_CHECKING:
     from dystop.experiments.executors import Choice
-    from dystop.experiments.studies.compare import Comparison, Timings
+    from dystop.experiments.studies.compare import Comparison
     from dystop.experiments.studies.study import Study
 
 _SEEDS = 3
 _EXAMPLE = "dystop,fedavg"
-
-
-class Timing(StrEnum):
-    """The timing laws of a comparison."""
-
-    paper = "paper"
-    overlap = "overlap"
-    testbed = "testbed"
-    both = "both"
-
-
-_TIMINGS: "dict[Timing, Timings]" = {
-    Timing.paper: "paper",
-    Timing.overlap: "overlap",
-    Timing.testbed: "testbed",
-    Timing.both: "both",
-}
 
 
 @handle_errors
@@ -73,8 +56,13 @@ def compare(  # noqa: PLR0913 - every parameter is an option of the command
         typer.Option(min=1, metavar="N", help=f"Seeds: seed, seed+1, ... [default: {_SEEDS}]"),
     ] = None,
     timing: Annotated[
-        Timing | None,
-        typer.Option(help="Timing law; both: paper and overlap. [default: engine.timing]"),
+        str | None,
+        typer.Option(
+            metavar="LAW",
+            help="Timing law, of 'dystop list laws'; both: paper and overlap. "
+            "[default: engine.timing]",
+            autocompletion=names_of("laws"),
+        ),
     ] = None,
     settings: MechanismSettings = None,
     target: Target = None,
@@ -107,7 +95,7 @@ def _comparison(
     words: list[str],
     mechanisms: str | None,
     seeds: int | None,
-    timing: Timing | None,
+    law: str | None,
     settings: list[str],
     *,
     trust: bool,
@@ -124,8 +112,7 @@ def _comparison(
             f"{_EXAMPLE}; 'dystop list mechanisms' shows them"
         )
     names = split_names(mechanisms)
-    timings = None if timing is None else _TIMINGS[timing]
-    return Comparison(file, keys, names, seeds or _SEEDS, timings, settings, trust)
+    return Comparison(file, keys, names, seeds or _SEEDS, law, settings, trust)
 
 
 def _study_of_comparison(

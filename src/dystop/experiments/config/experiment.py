@@ -18,7 +18,7 @@ from dystop.data.private import PrivateData
 from dystop.exchange.attacks import Adversary
 from dystop.exchange.codecs import LinkParams
 from dystop.exchange.rules import Aggregation
-from dystop.experiments.config.keys import Key, keys_of
+from dystop.experiments.config.keys import Key, keys_of, named_parts
 from dystop.experiments.config.readings import ReadingName
 from dystop.mechanisms import MECHANISMS
 from dystop.mechanisms.staleness_weighted import StalenessWeighting
@@ -171,22 +171,30 @@ class Experiment:
 _MECHANISM_NAME = Key(
     "mechanism.name",
     "dystop",
-    "text",
+    str,
     "mechanism; 'dystop list mechanisms' shows them; or package.module:Class",
 )
 _MECHANISM_FOLDER = Key(
     "mechanism.folder",
     "",
-    "text",
+    str,
     "folder of package.module:Class; empty: beside the file that names it, or installed",
 )
 
 
-def every_key(mechanism: str = "dystop") -> Iterator[Key]:
-    """Describe every configuration key, with the hyper-parameters of one mechanism."""
+NAMED_PARTS = tuple(named_parts(Experiment))
+
+
+def every_key(mechanism: str = "dystop", **options: type) -> Iterator[Key]:
+    """Describe every configuration key, with the hyper-parameters of one mechanism.
+
+    Args:
+        mechanism: Its name.
+        **options: Classes of other parts by the keys of their parameters, as in "engine.options".
+    """
     kind: Any = MECHANISMS[mechanism]  # mypy does not know that a class can be hashed
     is_named = False
-    for key in _keys_with(kind):
+    for key in _keys_with(kind, frozenset(options.items())):
         # A mechanism may have no hyper-parameters: its name stands where they would be.
         if not is_named and key.name.startswith(("mechanism.", "staleness.")):
             is_named = True
@@ -196,9 +204,9 @@ def every_key(mechanism: str = "dystop") -> Iterator[Key]:
 
 
 @cache
-def _keys_with(mechanism: type[Mechanism]) -> tuple[Key, ...]:
+def _keys_with(mechanism: type[Mechanism], options: frozenset[tuple[str, type]]) -> tuple[Key, ...]:
     """Describe the keys of all sections; a study reads a configuration for each of its runs."""
-    return tuple(keys_of(Experiment, sections={"mechanism": mechanism}))
+    return tuple(keys_of(Experiment, sections={"mechanism": mechanism, **dict(options)}))
 
 
 def resolve(experiment: Experiment) -> Experiment:

@@ -11,6 +11,7 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_typ
 from annotated_types import BaseMetadata, Ge, GroupedMetadata, Gt, Le, Lt, MaxLen, MinLen
 
 from dystop.params import default_of, number_text
+from dystop.registry import NameIn, name_in
 
 UNSET = "unset"  # the word that removes a value, where a key may have none
 
@@ -21,10 +22,23 @@ class Key:
 
     name: str  # dotted, as in stop.rounds
     default: Any
-    allowed: str
+    hint: Any  # annotation of its value
     meaning: str
-    is_optional: bool = False  # whether it may be unset
-    is_whole: bool = False  # whether its numbers are integers
+
+    @property
+    def allowed(self) -> str:
+        """What the value may be, in words."""
+        return allowed(self.hint)
+
+    @property
+    def is_optional(self) -> bool:
+        """Whether it may be unset."""
+        return type(None) in get_args(self.hint)
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether its numbers are integers."""
+        return {kind for kind in _kinds(self.hint) if kind in (int, float)} == {int}
 
 
 _WORDS = {int: "an integer", float: "a number", str: "text", bool: "true or false"}
@@ -55,6 +69,9 @@ def allowed(hint: Any) -> str:
     """
     origin, inner = get_origin(hint), get_args(hint)
     if origin is Annotated:
+        for item in inner[1:]:
+            if isinstance(item, NameIn):
+                return item.allowed()
         return " ".join([allowed(inner[0]), " and ".join(_bounds(inner[1:]))]).rstrip()
     if origin is Literal:
         return ("one of " if len(inner) > 1 else "") + ", ".join(map(repr, inner))
@@ -87,7 +104,8 @@ def keys_of(
     Args:
         kind: The section.
         prefix: What stands before the names of its keys, as in "mechanism.".
-        sections: Sections whose type the input chooses, by key, such as {"mechanism": DySTop}.
+        sections: Sections whose type the input chooses, by key, such as {"mechanism": DySTop}, or
+            {"engine.options": SteadyLaw} for the parameters of a part.
     """
     hints = get_type_hints(kind, include_extras=True)
     for field in fields(kind):
@@ -95,16 +113,37 @@ def keys_of(
             continue
         name = prefix + field.name
         hint = (sections or {}).get(name, hints[field.name])
-        if is_section(hint):
+        if "by" in field.metadata:  # the parameters of a part, of which there may be none
+            if is_section(hint):
+                yield from keys_of(hint, f"{name}.")
+        elif is_section(hint):
             yield from keys_of(hint, f"{name}.", sections=sections)
         else:
-            meaning = field.metadata.get("meaning", "")
-            is_optional = type(None) in get_args(hint)
-            numbers = {kind for kind in _kinds(hint) if kind in (int, float)}
-            default, words = default_of(field), allowed(hint)
-            yield Key(name, default, words, meaning, is_optional, is_whole=numbers == {int})
+            yield Key(name, default_of(field), hint, field.metadata.get("meaning", ""))
 
 
 def is_section(hint: Any) -> bool:
     """Return whether a field with this annotation is a table of keys."""
     return is_dataclass(hint) and isinstance(hint, type)
+
+
+@dataclass(frozen=True)
+class NamedPart:
+    """A key that names a part, and the key of the table that holds its parameters."""
+
+    key: str  # as in engine.timing
+    options: str  # as in engine.options
+    default: str
+    names: NameIn
+
+
+def named_parts(kind: type, prefix: str = "") -> Iterator[NamedPart]:
+    """Find the parts that a configuration names by a key of a section."""
+    hints = get_type_hints(kind, include_extras=True)
+    by_name = {field.name: field for field in fields(kind)}
+    for field in fields(kind):
+        if is_section(hints[field.name]):
+            yield from named_parts(hints[field.name], f"{prefix}{field.name}.")
+        elif by := field.metadata.get("by"):
+            key, options = prefix + by, prefix + field.name
+            yield NamedPart(key, options, default_of(by_name[by]), name_in(kind, by))

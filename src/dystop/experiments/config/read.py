@@ -5,10 +5,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, get_args, get_type_hints
 
+from dystop.control.laws import LAWS
 from dystop.data.catalogue import DATASETS
 from dystop.data.partition import PartitionChoice, is_file
 from dystop.errors import ConfigError, RunFolderError
-from dystop.experiments.config.experiment import Experiment, every_key, resolve
+from dystop.experiments.config.experiment import NAMED_PARTS, Experiment, every_key, resolve
 from dystop.experiments.config.readings import preset
 from dystop.experiments.config.tables import (
     load_file,
@@ -174,13 +175,19 @@ def _experiment_of(tree: Mapping[str, Any], source: Source) -> Experiment:
     mechanism = as_table(tree.get("mechanism", {}), "mechanism", source)
     name = mechanism.get("name", "dystop")
     check_name(source, "mechanism.name", name, MECHANISMS, _PLUG_IN)
-    known = {key.name: key for key in every_key(name)}
+    parts = _chosen_parts(tree, source)
+    known = {key.name: key for key in every_key(name, **parts)}
     tree = checked_tree(tree, "", known, source)
+    options = {key: _taken(tree, key) for key in parts}
     kinds = {**get_type_hints(Experiment, include_extras=True), "mechanism": MECHANISMS[name]}
     for key in ("name", "folder") if "mechanism" in tree else ():
         tree["mechanism"].pop(key, None)
     sections = {part: validate(kinds[part], tree[part], part, known, source) for part in tree}
     experiment = Experiment(**{"mechanism": kinds["mechanism"](), **sections})
+    for key, given in options.items():
+        if given:
+            made: Any = validate(parts[key], given, key, known, source)
+            experiment = _with_options(experiment, key, None if made == parts[key]() else made)
     if not {"area_m", "range_m"} & tree.get("world", {}).keys():
         area_m = yard_of(experiment.fleet.workers)
         experiment = replace(experiment, world=replace(experiment.world, area_m=area_m))
@@ -196,6 +203,32 @@ def _experiment_of(tree: Mapping[str, Any], source: Source) -> Experiment:
     if experiment.name and (problem := name_problem(experiment.name)):
         raise wrong(source, "name", experiment.name, problem)
     return resolve(experiment)
+
+
+def _chosen_parts(tree: Mapping[str, Any], source: Source) -> dict[str, type]:
+    """Return the class of each part that a key names, by the key of its parameters."""
+    found = {}
+    for part in NAMED_PARTS:
+        section, _, key = part.key.partition(".")
+        name = as_table(tree.get(section, {}), section, source).get(key, part.default)
+        if isinstance(name, str) and part.names.fits(name):
+            continue
+        check_name(source, part.key, name, part.names.registry, part.names.also)
+        found[part.options] = part.names.registry[name]
+    return found
+
+
+def _taken(tree: dict[str, Any], key: str) -> dict[str, Any]:
+    """Take the table at a dotted key out of a tree."""
+    section, _, name = key.partition(".")
+    taken: dict[str, Any] = tree.get(section, {}).pop(name, {})
+    return taken
+
+
+def _with_options(experiment: Experiment, key: str, options: object) -> Experiment:
+    section, _, name = key.partition(".")
+    changed = replace(getattr(experiment, section), **{name: options})
+    return replace(experiment, **{section: changed})
 
 
 def _check_partition(experiment: Experiment, source: Source) -> None:
@@ -248,9 +281,11 @@ def as_replay(experiment: Experiment) -> Experiment:
     """Give an experiment that replays a trace the publish rule of the testbed."""
     if not experiment.trace:
         return experiment
-    if experiment.engine.timing == "overlap":
+    if not experiment.engine.law.ends_with_exchanges:
+        replayable = (name for name, law in LAWS.built_in.items() if law.ends_with_exchanges)
         raise ConfigError(
-            "engine.timing = 'overlap': a recorded run can be replayed under 'testbed' or 'paper',"
-            " because its rounds last until the last exchange is over"
+            f"engine.timing = {experiment.engine.timing!r}: a recorded run can be replayed under "
+            f"{' or '.join(map(repr, replayable))}, because its rounds last until the last "
+            "exchange is over"
         )
     return replace(experiment, engine=replace(experiment.engine, publish="on_completion"))

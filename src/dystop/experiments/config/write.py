@@ -14,6 +14,7 @@ from dystop.errors import ConfigError
 from dystop.experiments.config.experiment import Experiment, resolve
 from dystop.mechanisms import MECHANISMS
 from dystop.params import default_of
+from dystop.registry import chosen, name_in
 
 _BARE = re.compile(r"[A-Za-z0-9_-]+")
 _ESCAPES = {
@@ -101,13 +102,24 @@ def section_tree(section: Any) -> dict[str, Any]:
     tree: dict[str, Any] = {}
     for field in fields(section):
         given = getattr(section, field.name)
-        if is_dataclass(given):
+        if by := field.metadata.get("by"):
+            if tree_of_part := _options_tree(section, by):
+                tree[field.name] = tree_of_part
+        elif is_dataclass(given):
             tree[field.name] = section_tree(given)
         elif given is not None:
             tree[field.name] = given
         elif default_of(field) is not None:
             raise ConfigError(f"{field.name} = None cannot be written to a configuration file")
     return tree
+
+
+def _options_tree(section: Any, by: str) -> dict[str, Any]:
+    """Return the parameters of the part that a field names; none if it names something else."""
+    if name_in(type(section), by).fits(getattr(section, by)):
+        return {}
+    part = chosen(section, by)
+    return section_tree(part) if is_dataclass(part) else {}
 
 
 def to_tree(experiment: Experiment) -> dict[str, Any]:

@@ -7,9 +7,8 @@ see `dystop.rng`), so runs of one seed differ in nothing but the mechanism and t
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Literal
 
-from dystop.control.timing import Timing
+from dystop.control.laws import LAWS, OverlapLaw, PaperLaw
 from dystop.errors import ConfigError, nearest
 from dystop.experiments.config import Experiment, read_experiment
 from dystop.experiments.config.keys import keys_of
@@ -17,7 +16,7 @@ from dystop.experiments.config.read import mechanism_name
 from dystop.mechanisms import MECHANISMS
 from dystop.types import Mechanism
 
-Timings = Literal["paper", "overlap", "testbed", "both"]
+BOTH = "both"  # in place of a law: the paper's, and the one of its physical reading
 ALL = "all"
 _OWN = "mechanism."
 _LARGEST_SEED = 2**63 - 1
@@ -32,7 +31,7 @@ class Comparison:
     words: Sequence[str]  # key=value, for all mechanisms
     mechanisms: Sequence[str]
     seeds: int = 3  # seed, seed + 1, ...
-    timing: Timings | None = None  # None: what the configuration says
+    law: str | None = None  # None: what the configuration says
     settings: Sequence[str] = ()  # MECHANISM.KEY=VALUE
     trust: bool = False  # whether code that another user's run folder names is imported
 
@@ -50,20 +49,20 @@ def experiments(asked: Comparison) -> list[Experiment]:
     _check(base, asked)
     mechanisms = [mechanism_of(asked.file, shared, base, name, own[name]) for name in chosen]
     return [
-        _experiment(base, mechanism, base.seed + offset, timing)
+        _experiment(base, mechanism, base.seed + offset, law)
         for offset in range(asked.seeds)
-        for timing in _timings(base, asked.timing)
+        for law in _laws(base, asked.law)
         for mechanism in mechanisms
     ]
 
 
-def run_name(mechanism: str, timing: Timing, seed: int) -> str:
+def run_name(mechanism: str, law: str, seed: int) -> str:
     """Return the folder name of one run of a study.
 
     >>> run_name("matcha", "paper", 3), run_name("matcha", "overlap", 3)
     ('matcha-s3', 'matcha-overlap-s3')
     """
-    return f"{mechanism}{'' if timing == 'paper' else f'-{timing}'}-s{seed}"
+    return f"{mechanism}{'' if law == PaperLaw.name else f'-{law}'}-s{seed}"
 
 
 def advice(experiment: Experiment) -> list[str]:
@@ -164,14 +163,16 @@ def mechanism_of(
         raise ConfigError(f"{name}: {error}") from None
 
 
-def _timings(base: Experiment, asked: Timings | None) -> tuple[Timing, ...]:
-    if asked == "both":
-        return ("paper", "overlap")
+def _laws(base: Experiment, asked: str | None) -> tuple[str, ...]:
+    if asked == BOTH:
+        return (PaperLaw.name, OverlapLaw.name)
+    if asked and asked not in LAWS:
+        raise ConfigError(f"command line: --timing {asked}: no timing law{LAWS.hint(asked)}")
     return (asked or base.engine.timing,)
 
 
 def _check(base: Experiment, asked: Comparison) -> None:
-    if asked.timing and any(w.partition("=")[0].strip() == "engine.timing" for w in asked.words):
+    if asked.law and any(w.partition("=")[0].strip() == "engine.timing" for w in asked.words):
         raise ConfigError("command line: engine.timing and --timing are both given; leave one out")
     check_shared(base, asked.seeds)
 
@@ -189,11 +190,11 @@ def check_shared(base: Experiment, seeds: int) -> None:
         )
 
 
-def _experiment(base: Experiment, mechanism: Mechanism, seed: int, timing: Timing) -> Experiment:
+def _experiment(base: Experiment, mechanism: Mechanism, seed: int, law: str) -> Experiment:
     return replace(
         base,
-        name=run_name(mechanism.name, timing, seed),
+        name=run_name(mechanism.name, law, seed),
         seed=seed,
         mechanism=mechanism,
-        engine=replace(base.engine, timing=timing),
+        engine=base.engine.under(law),
     )

@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
 
+from dystop.control.laws import OverlapLaw
 from dystop.errors import DystopError
 from dystop.experiments.config import Experiment
 from dystop.experiments.folders.run_folder import open_run
@@ -31,7 +32,7 @@ _MORE_ROUNDS = 4  # times the recorded rounds, after which planning ends
 class OtherLaw:
     """When runs would have trained as many epochs under another law as at their evaluations."""
 
-    timing: str
+    law: str
     clocks_s: Mapping[str, Sequence[float]]  # by run; shorter where the planned run ends before
 
 
@@ -49,7 +50,7 @@ def plan_other_law(study: Study) -> bool:
     found = {}
     with suppress(DystopError):
         found = {e.name: _clocks_s(e, rows) for e, rows in _with(study, histories)}
-        content = json.dumps({"timing": "overlap", "clocks_s": found}) + "\n"
+        content = json.dumps({"law": OverlapLaw.name, "clocks_s": found}) + "\n"
         write_atomic(study.path / OTHER_LAW, content.encode())
     return bool(found)
 
@@ -66,14 +67,14 @@ def planning_s(rounds: int, workers: int) -> float:
 def read_other_law(path: Path) -> OtherLaw | None:
     """Return what was planned for a study; None if nothing was."""
     content = try_read_json(path / OTHER_LAW)
-    timing, clocks = content.get("timing"), content.get("clocks_s")
-    if not isinstance(timing, str) or not isinstance(clocks, dict):
+    law, clocks = content.get("law"), content.get("clocks_s")
+    if not isinstance(law, str) or not isinstance(clocks, dict):
         return None
     good = all(
         isinstance(row, list) and all(isinstance(s, int | float) for s in row)
         for row in clocks.values()
     )
-    return OtherLaw(timing, clocks) if good else None
+    return OtherLaw(law, clocks) if good else None
 
 
 def _with(
@@ -83,7 +84,9 @@ def _with(
 
 
 def _can_be_planned(experiment: Experiment) -> bool:
-    return experiment.engine.train and experiment.engine.timing == "paper" and not experiment.trace
+    return (
+        experiment.engine.train and not experiment.engine.law.starts_alone and not experiment.trace
+    )
 
 
 def _clocks_s(experiment: Experiment, records: Sequence[RoundRecord]) -> list[float]:
@@ -92,7 +95,7 @@ def _clocks_s(experiment: Experiment, records: Sequence[RoundRecord]) -> list[fl
     planned = Simulation(
         replace(
             experiment,
-            engine=replace(experiment.engine, train=False, timing="overlap"),
+            engine=replace(experiment.engine.under(OverlapLaw.name), train=False),
             stop=replace(experiment.stop, accuracy=0.0, loss=0.0),
         )
     )

@@ -237,10 +237,11 @@ def _enrolled(row: Any) -> Enrolled:
 def check_testbed(experiment: Experiment) -> None:
     """Refuse settings that only the simulator supports."""
     by_preset = partial(set_by, experiment.reading, experiment.mechanism.name)
-    if experiment.engine.timing == "overlap":
+    if not experiment.engine.law.ends_with_exchanges:
         raise ConfigError(
-            "engine.timing = 'overlap': on the testbed a round lasts until its last exchange is "
-            "over; use 'testbed', the law that real workers follow" + by_preset("engine.timing")
+            f"engine.timing = {experiment.engine.timing!r}: on the testbed a round lasts until its "
+            "last exchange is over; use 'testbed', the law that real workers follow"
+            + by_preset("engine.timing")
         )
     if not experiment.engine.train:
         raise ConfigError(

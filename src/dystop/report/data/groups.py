@@ -27,7 +27,7 @@ class Group:
     label: str
     color_index: int  # the same for one label under both timing laws
     mechanism: MechanismInfo
-    timing: str
+    law: str
     runs: tuple[RunData, ...]
 
     @property
@@ -124,7 +124,7 @@ def group_runs(runs: Sequence[RunData]) -> list[Group]:
     color = {label: k for k, label in enumerate(dict.fromkeys(labels))}
     return [
         Group(
-            label=label, color_index=color[label], mechanism=mechanism_of(many[0]), timing=law,
+            label=label, color_index=color[label], mechanism=mechanism_of(many[0]), law=law,
             runs=tuple(many),
         )
         for label, law, many in zip(labels, laws, seeds, strict=True)

@@ -7,20 +7,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from dystop.control import stopping
+from dystop.control.laws import LAWS, TestbedLaw
 from dystop.experiments.config import Experiment
 from dystop.experiments.config.keys import keys_of
 from dystop.experiments.config.readings import reading_values
 from dystop.experiments.folders.run_folder import RunData, is_abandoned
 from dystop.types import FAITHFUL, OUR
 
-TIMING_LAWS = {
-    "paper": "paper: a round lasts until its slowest active worker has pulled, and nothing else "
-    "moves the clock (eq:duration)",
-    "overlap": "overlap: transfers of different workers overlap, and the next round opens when "
-    "the mechanism may next act",
-    "testbed": "testbed: a round lasts until its last exchange is over, and each worker starts its "
-    "next training when its own models have arrived, as on real machines",
-}
 PUBLISH_RULES = {
     "eager": "eager: a pull returns the newest model, even if its training would still be "
     "running (the paper's equations)",
@@ -124,12 +117,20 @@ def worker_count(run: RunData) -> int:
     return recorded or max((r.alive for r in run.records), default=0)
 
 
-def timing_text(run: RunData) -> str:
+def law_summary(name: str) -> str:
+    """Return a timing law as a sentence; only its name if it is not installed here.
+
+    >>> law_summary("of-somebody-else")
+    'of-somebody-else'
+    """
+    return f"{name}: {LAWS[name].summary}" if name in LAWS else name
+
+
+def law_text(run: RunData) -> str:
     """Return the timing law as a sentence; the testbed has none, its clock is measured."""
     if run.info.get("kind") == "testbed":
         return "measured: seconds on real processes"
-    value = str(run.info.get("timing") or "not recorded")
-    return TIMING_LAWS.get(value, value)
+    return law_summary(str(run.info.get("timing") or "not recorded"))
 
 
 def publish_text(run: RunData) -> str:
@@ -160,7 +161,7 @@ def _followed(run: RunData) -> dict[str, Any]:
     """Return the configuration that a run followed; real workers follow the testbed's law."""
     if run.info.get("kind") != "testbed":
         return run.config
-    return {**run.config, "engine": {**(run.config.get("engine") or {}), "timing": "testbed"}}
+    return {**run.config, "engine": {**(run.config.get("engine") or {}), "timing": TestbedLaw.name}}
 
 
 def _reading_text(label: str, values: dict[str, list[str]], total: int) -> str:

@@ -4,6 +4,7 @@ import json
 from collections import Counter
 from collections.abc import Callable, Sequence
 
+from dystop.control.laws import PaperLaw
 from dystop.experiments.common_time import unequal_ends
 from dystop.experiments.folders.run_folder import RunData, log_was_changed
 from dystop.experiments.progress_text import slowdown_text
@@ -197,7 +198,7 @@ def serialised_by_law(runs: Sequence[RunData]) -> list[str]:
     waits: dict[str, list[float]] = {}
     for run in runs:
         shares = time_shares(run.records)
-        if run.info.get("timing") == "paper" and run.info.get("kind") != "testbed" and shares:
+        if run.info.get("timing") == PaperLaw.name and run.info.get("kind") != "testbed" and shares:
             waits.setdefault(mechanism_of(run).name, []).append(shares.waiting_round)
     one_law = len({run.info.get("timing") for run in runs}) == 1
     see = " See engine.timing=overlap, or dystop compare --timing both." if one_law else ""
@@ -415,8 +416,8 @@ def _by_settings(
 def _unequal_ends(groups: Sequence[Group]) -> list[str]:
     """Name the timing laws under which groups end at very different clock times."""
     out = []
-    for law in dict.fromkeys(group.timing for group in groups):
-        same_law = [group for group in groups if group.timing == law]
+    for law in dict.fromkeys(group.law for group in groups):
+        same_law = [group for group in groups if group.law == law]
         if all(is_planned(run) for group in same_law for run in group.runs):
             continue  # no accuracies to compare
         spreads = [

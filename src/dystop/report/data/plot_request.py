@@ -31,7 +31,7 @@ class PlotRequest:
     mechanisms: tuple[str, ...] = ()  # and their order; empty: all
     labels: Mapping[str, str] = field(default_factory=dict)  # mechanism -> text
     panels: str = ""  # the key whose values have a panel each; empty: one panel
-    timing: str = ""  # the timing law; empty: that of the runs
+    law: str = ""  # the timing law; empty: that of the runs
     target: float | None = None
     band: Band = "range"
 
@@ -80,17 +80,17 @@ def plot_panels(runs: Sequence[RunData], request: PlotRequest) -> list[PlotPanel
 
 def _of_one_law(groups: Sequence[Group], request: PlotRequest) -> list[Group]:
     """Return the groups under the timing law that was asked for, or that all runs have."""
-    laws = list(dict.fromkeys(group.timing for group in groups))
-    if request.timing and request.timing not in laws:
+    laws = list(dict.fromkeys(group.law for group in groups))
+    if request.law and request.law not in laws:
         raise ConfigError(
-            f"command line: --timing {request.timing}: these runs are under {', '.join(laws)}"
+            f"command line: --timing {request.law}: these runs are under {', '.join(laws)}"
         )
-    if len(laws) > 1 and not request.timing and request.panels != "engine.timing":
+    if len(laws) > 1 and not request.law and request.panels != "engine.timing":
         raise ConfigError(
             f"command line: these runs are under the timing laws {' and '.join(laws)}, whose times "
             f"do not compare; choose one with --timing {laws[0]}, or --panels engine.timing"
         )
-    return [group for group in groups if request.timing in ("", group.timing)]
+    return [group for group in groups if request.law in ("", group.law)]
 
 
 def _chosen(groups: Sequence[Group], mechanisms: Sequence[str]) -> list[Group]:

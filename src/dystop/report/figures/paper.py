@@ -74,7 +74,7 @@ def _caption(groups: Sequence[Group], request: PlotRequest) -> str:
     """Return what a caption must state: seeds, spread, timing law."""
     seeds = sorted({len(group.runs) for group in groups})
     law = clock_name([run for group in groups for run in group.runs])
-    laws = " and ".join(dict.fromkeys(group.timing for group in groups))
+    laws = " and ".join(dict.fromkeys(group.law for group in groups))
     each = f"{seeds[0]}" if len(seeds) == 1 else f"{seeds[0]} to {seeds[-1]}"
     mean = "one seed" if seeds == [1] else f"mean over {each} seeds"
     spread = {

@@ -28,8 +28,8 @@ def percent_text(value: float | None, *, signed: bool = False) -> str:
 def columns(report: GapReport) -> Row:
     """Return the titles of `comparison`; a simulation names its timing law."""
     other = report.other_law
-    simulated = [f"simulation: {report.simulation.timing}", WITH_OVERHEAD]
-    simulated += [] if other is None else [f"simulation: {other.timing}"]
+    simulated = [f"simulation: {report.simulation.law}", WITH_OVERHEAD]
+    simulated += [] if other is None else [f"simulation: {other.law}"]
     return ("", "testbed", "replay", *simulated, "meaning")
 
 
@@ -40,14 +40,14 @@ def _sides(report: GapReport) -> list[Side]:
 
 def law_text(report: GapReport) -> str:
     """Say which timing law the simulation follows, and what the other column is."""
-    law, other = report.simulation.timing, report.other_law
+    law, other = report.simulation.law, report.other_law
     follows = f"The simulation follows the timing law {law}"
     if law == TESTBED_LAW:
         follows += ", as every testbed run does whatever engine.timing says"
     if other is None:
         return f"{follows}."
-    owner = "the testbed's law" if other.timing == TESTBED_LAW else "the run's engine.timing"
-    return f"{follows}. The last column shows what {other.timing}, {owner}, would give."
+    owner = "the testbed's law" if other.law == TESTBED_LAW else "the run's engine.timing"
+    return f"{follows}. The last column shows what {other.law}, {owner}, would give."
 
 
 def overhead_text(report: GapReport) -> str:

@@ -7,13 +7,13 @@ from typing import Any
 from dystop.experiments.folders.run_folder import RunData
 from dystop.report.data.names import (
     is_planned,
+    law_text,
     mechanism_of,
     publish_text,
     readings_text,
     rerun_command,
     run_labels,
     run_status,
-    timing_text,
 )
 from dystop.report.data.notices import different_experiments, notices
 from dystop.report.data.scores import Score, score_of
@@ -37,7 +37,7 @@ HEADLINE_METRICS = ("final accuracy", "time to", "data to", "rounds",
 """Metrics at the top of the report of a single run."""
 
 _RULES: tuple[tuple[str, Callable[[RunData], str]], ...] = (
-    ("timing", timing_text),
+    ("timing", law_text),
     ("publish", publish_text),
     ("readings", lambda run: readings_text([run])),
 )

@@ -12,7 +12,7 @@ from dystop.report.data.comparison.ranking import Ranking
 from dystop.report.data.comparison.study_results import StudyResults, results_csv, study_results
 from dystop.report.data.comparison.sweep_layout import curve_panels, sweep_layout
 from dystop.report.data.groups import Group
-from dystop.report.data.names import TIMING_LAWS, is_planned, run_status
+from dystop.report.data.names import is_planned, law_summary, run_status
 from dystop.report.data.notices import study_notes
 from dystop.report.data.settings import Table, differing_settings, setting_rows
 from dystop.report.figures.comparison import bars, curves
@@ -76,7 +76,7 @@ def draw_ranking(results: StudyResults, ranking: Ranking) -> list[Plot]:
     plots = with_score_of(plots, [run for group in ranking.groups for run in group.runs])
     if len(results.rankings) == 1:
         return plots
-    return [replace(plot, key=f"{plot.key}-{ranking.timing}") for plot in plots]
+    return [replace(plot, key=f"{plot.key}-{ranking.law}") for plot in plots]
 
 
 def draw_groups(
@@ -129,7 +129,7 @@ def _render(title: str, results: StudyResults, plots: Sequence[Sequence[Plot]]) 
         notices=results.notices,
         notes=[target.reason, *study_notes(groups)],
         sections=list(zip(results.rankings, map(inline_figures, plots), strict=True)),
-        laws={r.timing: TIMING_LAWS.get(r.timing, r.timing) for r in results.rankings},
+        laws={r.law: law_summary(r.law) for r in results.rankings},
         changes=changes,
         ranked_by=ranked_by,
         until_target="the end" if target.accuracy is None else name,
@@ -143,7 +143,7 @@ def _lead(groups: Sequence[Group], swept: Sequence[str]) -> str:
     settings = len({group.label for group in groups})
     names = len({run.info["mechanism"]["name"] for group in groups for run in group.runs})
     seeds = sorted({len(group.runs) for group in groups})
-    laws = len({group.timing for group in groups})
+    laws = len({group.law for group in groups})
     each = f"{seeds[0]}" if len(seeds) == 1 else f"{seeds[0]} to {seeds[-1]}"
     parts = [
         plural(names, "mechanism") + (f" in {settings} settings" if settings > names else ""),

@@ -184,7 +184,7 @@ def _groups(arms: Sequence[ArmRuns]) -> list[Group]:
             label=o.arm.label + mechanism_of(o.runs[0]).caveat,
             color_index=reproduced.mechanism_index(o.arm.label, k),
             mechanism=mechanism_of(o.runs[0]),
-            timing=str(o.runs[0].info.get("timing")),
+            law=str(o.runs[0].info.get("timing")),
             runs=o.runs,
         )
         for k, o in enumerate(arms)

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from dystop.control.laws import PaperLaw, timetable
 from dystop.control.plan_check import source_kind
-from dystop.control.timing import timetable
 from dystop.plan import Mix, Plan
 from dystop.sparse import Floats, Ints
 from dystop.testbed.coordinator.observations import LATE_FACTOR, RunningTrainings
@@ -82,7 +82,7 @@ def round_limits(
     no_training = np.zeros(view.fleet.nodes - view.fleet.workers)
 
     def duration_s(busy_s: Floats) -> float:
-        return timetable("paper", plan, link_s, busy_s, training_s).duration_s * scale
+        return timetable(PaperLaw(), plan, link_s, busy_s, training_s).duration_s * scale
 
     busy = np.append(running.remaining_s, no_training)
     latest = np.append(running.latest_s, no_training) / LATE_FACTOR

@@ -10,13 +10,13 @@ from typing import Any
 
 import numpy as np
 
+from dystop.control.laws import exchange_s
 from dystop.control.time_spent import (
     NewWork,
     SpentParts,
     spent_parts,
     total_of,
 )
-from dystop.control.timing import exchange_s
 from dystop.plan import Plan
 from dystop.sparse import Bools, Floats, Ints, graph_of_sorted, no_pairs
 from dystop.testbed.protocol.messages import Rejected, Report, Used

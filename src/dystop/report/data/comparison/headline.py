@@ -161,7 +161,7 @@ def _first_places(rankings: Sequence[Ranking], target: float | None) -> str:
     changed = bool(first and second) and not set(first) & set(second)
     begin = "The first place changes with the timing law: " if changed else ""
     parts = (
-        f"{_are_first(labels)} under {r.timing}"
+        f"{_are_first(labels)} under {r.law}"
         for labels, r in zip((first, second), rankings, strict=True)
     )
     return f"{begin}{'; '.join(parts)}."

@@ -36,7 +36,7 @@ def planned_first_place(
     after = first_place(later, target)
     if after is None:
         return ""
-    begin, aim = f"Under the {planned.timing} law", score.aim(target)
+    begin, aim = f"Under the {planned.law} law", score.aim(target)
     if early := [group.label for group in later if _may_be_first(group, target, after)]:
         at = f"{aim}, after {seconds(_mean_s(after, target))}"
         return (

@@ -54,7 +54,7 @@ class Ranking:
     The best comes first; the settings of a sweep keep the order in which they were typed.
     """
 
-    timing: str
+    law: str
     panels: list[Panel]  # rows compare inside a panel; a comparison has one
     results: list[TableColumn]  # what was reached
     costs: list[TableColumn]  # what it took
@@ -82,10 +82,10 @@ def rank_groups(
     layout: SweepLayout | None = None,
 ) -> list[Ranking]:
     """Rank the groups of each timing law; times under different laws do not compare."""
-    laws, score = dict.fromkeys(group.timing for group in groups), score or Score()
+    laws, score = dict.fromkeys(group.law for group in groups), score or Score()
     rankings = []
     for law in laws:
-        own = [group for group in groups if group.timing == law]
+        own = [group for group in groups if group.law == law]
         divided = [Panel("", _ranked(own, target))]
         if layout is not None:
             divided = panels(own, layout.shared_keys)

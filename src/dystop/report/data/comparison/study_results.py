@@ -49,7 +49,7 @@ class StudyResults:
         several, found = len(self.rankings) > 1, []
         layout = sweep_layout(self.groups, self.swept) if self.swept else None
         for ranking in self.rankings:
-            law = [f"Under the {ranking.timing} law"] if several else []
+            law = [f"Under the {ranking.law} law"] if several else []
             alone = len(ranking.panels) == 1
             for panel in ranking.panels:
                 groups = panel.groups if layout is None else short_labels(panel.groups, layout)
@@ -158,7 +158,7 @@ def results_csv(results: StudyResults) -> str:
             settings = [_csv_value(value_of(run, key)) for key in keys]
             numbers = [_csv_value(getattr(summary, name)) for name in _NUMBER_FIELDS]
             rows.writerow([
-                run.name, mechanism.name, mechanism.provenance, group.timing,
+                run.name, mechanism.name, mechanism.provenance, group.law,
                 run.info.get("seed"), *settings, summary.status, *numbers,
             ])  # fmt: skip
     return out.getvalue()
