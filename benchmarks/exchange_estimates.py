@@ -22,7 +22,7 @@ from dystop.simulator.round import begin
 ESTIMATES = ("kth", "ranked", "max", "last")
 WORDS = [
     "engine.train=false", "engine.ahead=false", "fleet.workers=100", "data.name=synthetic",
-    "data.synthetic.train=60000", "data.synthetic.shape=[1, 2, 2]", "model.name=softmax",
+    "data.options.train=60000", "data.options.shape=[1, 2, 2]", "model.name=softmax",
     "model.wire_bytes=87360", "data.phi=0.4", "stop.seconds=120", "stop.rounds=100000",
 ]  # fmt: skip
 

@@ -70,12 +70,12 @@ FEW = ("dystop", "sa-adfl", "asyng", "d-psgd", "fedasync")  # one of every way t
 CARRYING = ("push_sum:PushSum", "kgt:KGT", "noloco:NoLoCo")  # vectors beside the model (examples/)
 
 SMALL = (
-    "seed=3 fleet.workers=8 world.range_m=25 data.name=synthetic data.synthetic.train=240"
-    " data.synthetic.test=60 data.synthetic.shape=[1,4,4] model.name=softmax stop.rounds=12"
+    "seed=3 fleet.workers=8 world.range_m=25 data.name=synthetic data.options.train=240"
+    " data.options.test=60 data.options.shape=[1,4,4] model.name=softmax stop.rounds=12"
     " evaluate.every_rounds=4 training.device=cpu training.batch=16 training.lanes=1"
     " output.models=all output.topology=full"
 )
-LARGE = "fleet.workers=80 data.synthetic.train=800 stop.rounds=6 training.lanes=2"
+LARGE = "fleet.workers=80 data.options.train=800 stop.rounds=6 training.lanes=2"
 HARSH = (
     "world.churn.enabled=true world.churn.mean_up_s=0.2 world.churn.mean_down_s=0.05"
     " world.mobility.enabled=true world.mobility.speed_mps=[50,100]"
@@ -191,13 +191,13 @@ TASKS = {
         " training.path=stacked"
     ),
     "batch-norm": "evaluate.statistics=recomputed",
-    "table": "data.name=generated-table data.table.train=240 data.table.test=60 model.name=mlp",
+    "table": "data.name=generated-table data.options.train=240 data.options.test=60 model.name=mlp",
     "regression": (
-        "data.name=generated-table data.table.train=240 data.table.test=60 task.name=regression"
+        "data.name=generated-table data.options.train=240 data.options.test=60 task.name=regression"
         " model.name=mlp training.learning_rate=0.01"
     ),
     "text": (
-        "data.name=generated-text data.text.train=80 data.text.test=20 data.text.length=8"
+        "data.name=generated-text data.options.train=80 data.options.test=20 data.options.length=8"
         " model.name=transformer"
     ),
 }

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import numpy as np
 
-from dystop.data import DATASETS, Dataset, load_entry
+from dystop.data import ENTRIES, Dataset, load_entry
 from dystop.data.fmnist_mini import FILE
 
 _OUT = Path(__file__).parents[1] / "src/dystop/data" / FILE
@@ -27,13 +27,13 @@ _FILTERS = [  # lc = 4 and pb = 0 suit bytes without word structure; the diction
 
 def first_of_each_class(x: np.ndarray, y: np.ndarray, count: int) -> bytes:
     """The first images of every class in official order, class after class."""
-    classes = range(DATASETS["fmnist-mini"].classes)
+    classes = range(ENTRIES["fmnist-mini"].classes)
     return b"".join(x[np.flatnonzero(y == k)[:count]].tobytes() for k in classes)
 
 
 def content(full: Dataset) -> bytes:
     """Train split, then test split."""
-    mini = DATASETS["fmnist-mini"]
+    mini = ENTRIES["fmnist-mini"]
     train = first_of_each_class(full.x_train, full.y_train, mini.train // mini.classes)
     return train + first_of_each_class(full.x_test, full.y_test, mini.test // mini.classes)
 
@@ -44,7 +44,7 @@ def main() -> None:
     parser.add_argument("folder", type=Path, help="folder with the four official .gz files")
     parser.add_argument("out", type=Path, nargs="?", default=_OUT, help="file to write")
     args = parser.parse_args()
-    full = load_entry(DATASETS["fashion-mnist"], [args.folder], cache=args.folder, download=False)
+    full = load_entry(ENTRIES["fashion-mnist"], [args.folder], cache=args.folder, download=False)
     raw = content(full)
     packed = lzma.compress(raw, lzma.FORMAT_XZ, lzma.CHECK_CRC32, filters=_FILTERS)
     args.out.write_bytes(packed)

@@ -42,8 +42,8 @@ def product(mechanism):
         "data.phi=0.5",
         "data.partition=dirichlet",
         "world.area_m=[100,100]",
-        f"data.synthetic.train={core_run.TRAIN}",
-        f"data.synthetic.test={core_run.TEST}",
+        f"data.options.train={core_run.TRAIN}",
+        f"data.options.test={core_run.TEST}",
         "model.name=softmax",
         "training.device=cpu",
     ]

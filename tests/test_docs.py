@@ -67,11 +67,11 @@ SMALL_TASKS = [
     "fleet.workers=3",
     "stop.rounds=2",
     "evaluate.every_rounds=1",
-    "data.text.train=48",
-    "data.text.test=12",
-    "data.text.length=8",
-    "data.table.train=80",
-    "data.table.test=20",
+    "data.options.train=48",
+    "data.options.test=12",
+    "data.options.length=8",
+    "data.options.train=80",
+    "data.options.test=20",
 ]
 
 

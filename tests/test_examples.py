@@ -25,7 +25,7 @@ def test_an_example_runs(name, tmp_path, monkeypatch, capsys):
 SHORT = ["stop.rounds=2", "evaluate.every_rounds=1", "training.local_steps=1"]
 FEW = {
     "fmnist-mini": ["data.train_limit=300", "data.test_limit=50"],
-    "generated-text": ["data.text.train=60", "data.text.test=12"],
+    "generated-text": ["data.options.train=60", "data.options.test=12"],
     "generated-table": [],
 }
 APART = {

@@ -19,6 +19,7 @@ PACKAGE = '''
 
     import dystop
     from dystop import param
+    from dystop.data.dataset import Splits, assemble
 
 
     @dataclass(frozen=True)
@@ -36,11 +37,32 @@ PACKAGE = '''
             begin = np.full(len(plan.active), self.seconds)
             zero = np.zeros(len(link_s))
             return dystop.Timetable(self.seconds, begin - begin, begin, zero, zero + self.seconds)
+
+
+    @dataclass(frozen=True)
+    class Stripes(dystop.DataSource):
+        """Images of stripes, whose direction is the class."""
+
+        name = "stripes"
+        summary = "stripes of two directions"
+
+        train: Annotated[int, Gt(0)] = param(40, "training images")
+
+        def load(self, seed):
+            """Return the data set of a seed."""
+            labels = np.arange(self.train) % 2
+            bright = np.zeros((2, 1, 8, 8), np.uint8)
+            bright[0, :, ::2], bright[1, :, :, ::2] = 255, 255
+            splits = Splits(bright[labels], labels, bright[labels], labels)
+            return assemble(self.name, splits, classes=2, source=f"drawn from seed {seed}")
 '''
 ENTRY_POINTS = """
     [dystop.laws]
     steady = strange_parts:SteadyLaw
     cracked = no_such_module:Law
+
+    [dystop.datasets]
+    stripes = strange_parts:Stripes
 """
 SMALL = (
     "mechanism.name=d-psgd", "data.name=synthetic", "model.name=softmax", "fleet.workers=4",
@@ -90,6 +112,18 @@ def test_a_law_decides_the_clock(dystop, tmp_path):
     assert [json.loads(line)["clock_s"] for line in lines] == [7.5, 15.0, 22.5]
 
 
+def test_a_generated_data_set_is_trained_on(dystop, tmp_path):
+    listed = dystop("list", "datasets")
+    assert "stripes of two directions" in listed.stdout
+    words = [*SMALL[2:], "data.name=stripes", "data.options.train=60", "--name", "striped"]
+    done = dystop("run", "mechanism.name=d-psgd", *words)
+    assert done.returncode == 0, done.stderr
+    fleet = json.loads((tmp_path / "runs" / "striped" / "fleet.json").read_text())
+    assert sum(fleet["data_size"]) == 60
+    config = (tmp_path / "runs" / "striped" / "config.toml").read_text()
+    assert "[data.options]\ntrain = 60" in config
+
+
 WRONG = {
     "engine.timing=stedy": (
         'engine.timing = "stedy"; expected one of cracked, overlap, paper, steady, testbed; did '
@@ -98,6 +132,7 @@ WRONG = {
     "engine.timing=cracked": (
         "timing law 'cracked' from strange-parts (no_such_module:Law): cannot be imported"
     ),
+    "data.options.train=0": "data.options.train = 0; expected an integer > 0 (training images)",
     "engine.options.second=1": "unknown key 'engine.options.second'",
     "engine.options.seconds=0": (
         "engine.options.seconds = 0; expected a number > 0 (seconds of a round)"
@@ -107,6 +142,6 @@ WRONG = {
 
 @pytest.mark.parametrize("word", WRONG)
 def test_wrong_words_are_refused(dystop, word):
-    done = dystop("run", *SMALL, "engine.timing=steady", word)
+    done = dystop("run", *SMALL, "data.name=stripes", "engine.timing=steady", word)
     assert done.returncode == 2, done.stdout
     assert WRONG[word] in done.stderr.replace("\n", " "), done.stderr

@@ -16,8 +16,8 @@ from dystop.types import Mechanism
 SMALL = [
     "fleet.workers=3",
     "data.name=synthetic",
-    "data.synthetic.train=60",
-    "data.synthetic.test=30",
+    "data.options.train=60",
+    "data.options.test=30",
     "stop.rounds=2",
 ]
 NUMBERS = itertools.count()

@@ -31,7 +31,9 @@ _MODULES = {
     "ConfigError": "dystop.errors",
     "DCliques": "dystop.mechanisms",
     "DPSGD": "dystop.mechanisms",
+    "DATASETS": "dystop.data.catalogue",
     "DataError": "dystop.errors",
+    "DataSource": "dystop.data.catalogue",
     "Dataset": "dystop.data.dataset",
     "DySTop": "dystop.mechanisms",
     "DystopError": "dystop.errors",
@@ -105,6 +107,8 @@ if TYPE_CHECKING:
     from dystop.control.laws import Timetable as Timetable
     from dystop.control.topology import connect as connect
     from dystop.control.topology import ranked_candidates as ranked_candidates
+    from dystop.data.catalogue import DATASETS as DATASETS
+    from dystop.data.catalogue import DataSource as DataSource
     from dystop.data.dataset import Dataset as Dataset
     from dystop.data.importing import import_data as import_data
     from dystop.errors import CapacityError as CapacityError

@@ -20,7 +20,7 @@ from .transfer import two_peers
 pytestmark = pytest.mark.chaos
 
 LONG = (*QUICK, "stop.rounds=100000", "testbed.observer=false")
-BIGGER = ("model.name=mlp", "data.synthetic.shape=[1,28,28]")  # 800 kB
+BIGGER = ("model.name=mlp", "data.options.shape=[1,28,28]")  # 800 kB
 
 
 @pytest.mark.parametrize("rate_mbit", [5.0, 20.0, 100.0])

@@ -23,8 +23,8 @@ pytestmark = pytest.mark.chaos
 NODES = (2, 7, 12)
 BAD = ("w02", "w07", "w12")
 KEYS = (
-    "fleet.workers=15", "data.name=synthetic", "data.synthetic.train=6000",
-    "data.synthetic.noise=0.3", "training.learning_rate=0.2", "model.name=softmax",
+    "fleet.workers=15", "data.name=synthetic", "data.options.train=6000",
+    "data.options.noise=0.3", "training.learning_rate=0.2", "model.name=softmax",
     "world.range_m=200", "mechanism.neighbours=3",
     "stop.rounds=300", "testbed.transport=memory", "testbed.links=free", "testbed.devices=free",
     "testbed.observer=false",

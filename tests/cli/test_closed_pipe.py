@@ -13,7 +13,7 @@ from dystop.experiments.folders.run_folder import open_run
 from dystop.experiments.run import resume_run, run_experiment
 
 SMALL = [
-    "data.name=synthetic", "data.synthetic.train=200", "data.synthetic.test=60",
+    "data.name=synthetic", "data.options.train=200", "data.options.test=60",
     "model.name=softmax", "fleet.workers=4", "stop.rounds=3", "world.range_m=200",
 ]  # fmt: skip
 RUN = ["run", *SMALL, "--name", "one", "--no-report"]

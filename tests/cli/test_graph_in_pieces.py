@@ -8,7 +8,7 @@ from dystop.cli import app
 pytestmark = pytest.mark.usefixtures("placeholder_figure_files")
 
 WORDS = ["fleet.workers=30", "data.name=synthetic", "model.name=softmax", "stop.rounds=2"]
-SMALL = ["data.synthetic.train=300", "data.synthetic.test=50", "mechanism.name=d-psgd"]
+SMALL = ["data.options.train=300", "data.options.test=50", "mechanism.name=d-psgd"]
 
 
 @pytest.mark.parametrize("pairs", ["reach", "all"])

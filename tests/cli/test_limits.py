@@ -49,7 +49,7 @@ def test_a_hundred_resnets_state_their_size_and_are_refused(tmp_path):
     message = refused(
         [
             "data.name=synthetic",
-            "data.synthetic.shape=[3, 32, 32]",
+            "data.options.shape=[3, 32, 32]",
             "model.name=resnet18",
             "fleet.workers=100",
             "training.memory_limit_gb=2",

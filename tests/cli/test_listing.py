@@ -60,8 +60,9 @@ def test_a_loss_that_is_not_finite_is_said_once_with_worker_and_round(tmp_path, 
     monkeypatch.chdir(tmp_path)
     (tmp_path / "broken_task.py").write_text(OWN)
     words = [
-        "data.name=generated-table", "data.table.train=60", "data.table.test=20", "model.name=mlp",
-        "task.name=broken_task:Broken", "fleet.workers=3", "stop.rounds=4", "--no-report",
+        "data.name=generated-table", "data.options.train=60", "data.options.test=20",
+        "model.name=mlp", "task.name=broken_task:Broken", "fleet.workers=3", "stop.rounds=4",
+        "--no-report",
     ]  # fmt: skip
     result = CliRunner().invoke(app, ["run", *words, "--name", "one"])
     assert result.exit_code == 7, result.output  # diverged

@@ -70,7 +70,7 @@ def test_listings_have_whole_names(screen):
 
 
 def test_a_comparison_has_whole_names(screen, tmp_path):
-    small = ["data.name=synthetic", "data.synthetic.train=100", "data.synthetic.test=40",
+    small = ["data.name=synthetic", "data.options.train=100", "data.options.test=40",
              "model.name=softmax", "fleet.workers=5", "stop.rounds=2"]  # fmt: skip
     name = "a-rather-long-name-of-a-comparison-of-mechanisms"
     found = words(

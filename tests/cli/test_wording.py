@@ -83,7 +83,7 @@ def test_one_seed_one_link():
 
 def test_one_round_verified_and_one_worker_enrolled(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    small = ["data.name=synthetic", "data.synthetic.train=100", "data.synthetic.test=50"]
+    small = ["data.name=synthetic", "data.options.train=100", "data.options.test=50"]
     small += ["model.name=softmax", "fleet.workers=3", "stop.rounds=1"]
     call = CliRunner().invoke
     assert call(app, ["run", *small, "--name", "x", "--no-report"]).exit_code == 0

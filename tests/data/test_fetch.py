@@ -12,7 +12,7 @@ from functools import partial
 import numpy as np
 import pytest
 
-from dystop.data import DATASETS, RemoteFile, load, load_entry
+from dystop.data import ENTRIES, RemoteFile, load, load_entry
 from dystop.data import fetch as fetch_module
 from dystop.data.fetch import search_folders
 from dystop.errors import DataError, StorageError
@@ -37,7 +37,7 @@ def published(tmp_path):
     """A folder with four tiny official files."""
     folder = tmp_path / "published"
     folder.mkdir()
-    for file, raw in zip(DATASETS["fashion-mnist"].files, contents(), strict=True):
+    for file, raw in zip(ENTRIES["fashion-mnist"].files, contents(), strict=True):
         (folder / file.name).write_bytes(gzip.compress(raw, mtime=0))
     return folder
 
@@ -62,7 +62,7 @@ def contents():
 
 def tiny(published, url):
     """The catalogue's entry, with a tiny set published at this address."""
-    whole = DATASETS["fashion-mnist"]
+    whole = ENTRIES["fashion-mnist"]
     files = tuple(
         RemoteFile(
             file.name,

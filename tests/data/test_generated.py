@@ -4,12 +4,12 @@ import numpy as np
 import pytest
 
 from dystop.data import load, take
-from dystop.data.generated.table import TableParams, make_table
-from dystop.data.generated.text import ALPHABET, TextParams, decode, make_text
+from dystop.data.generated.table import GeneratedTable, make_table
+from dystop.data.generated.text import ALPHABET, GeneratedText, decode, make_text
 from dystop.data.npz import from_arrays
 from dystop.errors import DataError
 
-SMALL_TEXT = TextParams(train=40, test=12, length=20, sources=4)
+SMALL_TEXT = GeneratedText(train=40, test=12, length=20, sources=4)
 
 
 def test_text_is_the_same_for_the_same_seed_and_language():
@@ -32,7 +32,7 @@ def test_the_target_of_a_character_is_the_next_one():
 
 def test_sources_share_their_words_and_differ_in_favourites():
     texts = [
-        make_text(TextParams(train=400, test=1, sources=1, first=first, length=50), 0)
+        make_text(GeneratedText(train=400, test=1, sources=1, first=first, length=50), 0)
         for first in (0, 1)
     ]
     words = [decode(t.x_train.reshape(-1)).split() for t in texts]
@@ -43,7 +43,7 @@ def test_sources_share_their_words_and_differ_in_favourites():
 
 
 def test_a_table_has_classes_and_numbers_of_one_law():
-    params = TableParams(train=300, test=100, features=6, classes=3, noise=0.0)
+    params = GeneratedTable(train=300, test=100, features=6, classes=3, noise=0.0)
     data = make_table(params, 0)
     assert data.shape == (6,)
     assert data.values == 1

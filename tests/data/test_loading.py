@@ -13,7 +13,8 @@ from scipy.io import savemat
 
 from dystop.data import (
     DATASETS,
-    SyntheticParams,
+    ENTRIES,
+    SyntheticImages,
     fmnist_mini,
     labels_of,
     load,
@@ -84,7 +85,7 @@ def test_mini_is_decompressed_once(monkeypatch, tmp_path):
 
 @pytest.mark.skipif(not SYSTEM.is_dir(), reason="Fashion-MNIST is not installed on this system")
 def test_whole_fashion_mnist_and_its_subset():
-    full = load_entry(DATASETS["fashion-mnist"], [SYSTEM], cache=SYSTEM, download=False)
+    full = load_entry(ENTRIES["fashion-mnist"], [SYSTEM], cache=SYSTEM, download=False)
     assert full.x_train.shape == (60_000, 1, 28, 28)
     assert full.x_test.shape == (10_000, 1, 28, 28)
     assert np.bincount(full.y_train).tolist() == [6000] * 10
@@ -107,14 +108,14 @@ def test_cifar_and_svhn_by_their_catalogue_entries(tmp_path):
             raw = bytes([0, fine]) + pixels.tobytes()
             info.size = len(raw)
             tar.addfile(info, io.BytesIO(raw))
-    whole = DATASETS["cifar100"]
+    whole = ENTRIES["cifar100"]
     files = (replace(whole.files[0], digest=digest(archive)),)
     entry = replace(whole, train=1, test=1, files=files)
     found = load_entry(entry, [tmp_path], cache=tmp_path, download=False)
     assert [found.class_names[k] for k in found.y_train] == ["worm"]
     assert np.array_equal(found.x_test.reshape(-1), pixels)
 
-    whole = DATASETS["svhn"]
+    whole = ENTRIES["svhn"]
     for file in whole.files:
         x = np.zeros((32, 32, 3, 2), np.uint8)
         savemat(tmp_path / file.name, {"X": x, "y": np.uint8([[10], [3]])})
@@ -130,23 +131,20 @@ def test_catalogue_is_complete():
         "fmnist-mini", "fashion-mnist", "cifar10", "cifar100", "svhn", "synthetic",
         "generated-table", "generated-text",
     ]  # fmt: skip
-    for name, entry in DATASETS.items():
-        assert entry.name == name
-        assert entry.licence
-        assert entry.origin
+    for name, kind in DATASETS.items():
+        assert kind.name == name
+        assert kind.licence
+        assert kind.summary
+        assert len(kind().row()) == 7
+    for entry in ENTRIES.values():
         assert len(entry.class_names) in (0, entry.classes)
-        assert len(entry.row()) == 7
         for file in entry.files:
             assert file.url.endswith("/" + file.name)
             assert len(file.digest) == len("sha256:") + 64
-    fine = DATASETS["cifar100"].class_names
+    fine = ENTRIES["cifar100"].class_names
     assert list(fine) == sorted(set(fine))
-    assert DATASETS["cifar10"].row()[:4] == ("cifar10", "3 x 32 x 32", "10", "50000 / 10000")
-    plain = SyntheticParams()
-    listed = DATASETS["synthetic"]
-    assert (plain.train, plain.test, plain.classes, plain.shape) == (
-        listed.train, listed.test, listed.classes, listed.shape,
-    )  # fmt: skip
+    assert DATASETS["cifar10"]().row()[:4] == ("cifar10", "3 x 32 x 32", "10", "50000 / 10000")
+    assert DATASETS["synthetic"]().row()[1:4] == ("1 x 8 x 8", "10", "2000 / 500")
 
 
 def test_unknown_name_offers_the_nearest():
@@ -171,9 +169,9 @@ def softmax_accuracy(data, steps=30):
 
 
 def test_synthetic_is_learnable_but_not_trivial():
-    sizes = SyntheticParams(train=800)
+    sizes = SyntheticImages(train=800)
     easy, plain, hard = (
-        softmax_accuracy(load("synthetic", synthetic=replace(sizes, noise=noise)))
+        softmax_accuracy(load("synthetic", options=replace(sizes, noise=noise)))
         for noise in (0.1, sizes.noise, 0.6)
     )
     assert easy > 0.99
@@ -183,8 +181,8 @@ def test_synthetic_is_learnable_but_not_trivial():
 
 @pytest.mark.parametrize("limit", [None, 70])
 def test_labels_are_those_of_the_data_set(limit):
-    params = SyntheticParams(train=100, test=10, classes=3)
-    whole = take(load("synthetic", seed=5, synthetic=params), limit, seed=5)
+    params = SyntheticImages(train=100, test=10, classes=3)
+    whole = take(load("synthetic", seed=5, options=params), limit, seed=5)
     alone = take_labels(synthetic_labels(params, 5), limit, seed=5)
     expected = labels_of(whole)
     assert np.array_equal(alone.y_train, expected.y_train)
@@ -192,7 +190,7 @@ def test_labels_are_those_of_the_data_set(limit):
 
 
 def test_labels_of_a_large_synthetic_set_need_no_images():
-    params = SyntheticParams(train=200_000, shape=(3, 4096, 4096))
+    params = SyntheticImages(train=200_000, shape=(3, 4096, 4096))
     assert len(synthetic_labels(params, 0).y_train) == 200_000
 
 
@@ -206,8 +204,8 @@ def test_synthetic_is_deterministic_by_seed():
 
 @pytest.mark.parametrize("shape", [(1, 8, 8), (3, 28, 20), (5, 1, 1)])
 def test_synthetic_takes_any_size(shape):
-    params = SyntheticParams(train=31, test=7, classes=3, shape=shape)
-    found = load("synthetic", synthetic=params)
+    params = SyntheticImages(train=31, test=7, classes=3, shape=shape)
+    found = load("synthetic", options=params)
     assert found.x_train.shape == (31, *shape)
     assert found.x_test.dtype == np.uint8
     assert sorted(np.bincount(found.y_train)) == [10, 10, 11]
@@ -215,19 +213,19 @@ def test_synthetic_takes_any_size(shape):
 
 
 def test_a_longer_train_split_leaves_the_test_split_alone():
-    short, long = (load("synthetic", synthetic=SyntheticParams(train=n)) for n in (10, 20))
+    short, long = (load("synthetic", options=SyntheticImages(train=n)) for n in (10, 20))
     assert np.array_equal(short.x_test, long.x_test)
 
 
 def test_synthetic_knobs_are_described():
-    assert all(k.meaning for k in params_of(SyntheticParams))
+    assert all(k.meaning for k in params_of(SyntheticImages))
 
 
 # ---- subsets and checks
 
 
 def test_take_keeps_class_shares():
-    data = load("synthetic", synthetic=SyntheticParams(train=100, test=50))
+    data = load("synthetic", options=SyntheticImages(train=100, test=50))
     some = take(data, 50, 10, seed=4)
     assert np.bincount(some.y_train).tolist() == [5] * 10
     assert np.bincount(some.y_test).tolist() == [1] * 10

@@ -18,8 +18,8 @@ from dystop.report.data.notices import notices
 SMALL = [
     "model.name=softmax",
     "data.name=synthetic",
-    "data.synthetic.train=60",
-    "data.synthetic.test=30",
+    "data.options.train=60",
+    "data.options.test=30",
     "fleet.workers=3",
     "stop.rounds=2",
     "evaluate.every_rounds=1",

@@ -20,7 +20,7 @@ from support.fake_runs import record_of_round
 pytestmark = pytest.mark.usefixtures("placeholder_figure_files")
 
 SMALL = [
-    "data.name=synthetic", "data.synthetic.train=200", "data.synthetic.test=60",
+    "data.name=synthetic", "data.options.train=200", "data.options.test=60",
     "model.name=softmax", "fleet.workers=6", "stop.rounds=9", "evaluate.every_rounds=2",
 ]  # fmt: skip
 STEEP = "training.learning_rate=1e6"

@@ -23,8 +23,8 @@ from support.testbed.trace_recorder import record_experiment, write_trace
 
 WORDS = [
     "data.name=synthetic",
-    "data.synthetic.train=200",
-    "data.synthetic.test=60",
+    "data.options.train=200",
+    "data.options.test=60",
     "model.name=softmax",
     "fleet.workers=5",
     "world.range_m=80",
@@ -260,7 +260,7 @@ def test_data_given_as_an_object_are_the_users_choice(recorded_with_file):
     run, file = recorded_with_file
     write_samples(file, 210)
     experiment = read_experiment(None, [f"trace={run}"])
-    data = load_data(read_experiment(None, ["data.name=synthetic", "data.synthetic.train=90"]))
+    data = load_data(read_experiment(None, ["data.name=synthetic", "data.options.train=90"]))
     assert build(experiment, data).fleet["train_samples"] == 90
 
 

@@ -21,7 +21,7 @@ from dystop.report.data.summary_table import summary_rows
 
 WORDS = [
     "engine.train=false", "fleet.workers=9", "stop.rounds=8", "data.name=synthetic",
-    "data.synthetic.train=90", "model.name=softmax", "output.checkpoint_every=2",
+    "data.options.train=90", "model.name=softmax", "output.checkpoint_every=2",
 ]  # fmt: skip
 
 

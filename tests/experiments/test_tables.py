@@ -12,7 +12,8 @@ from dystop.cli import app
 from dystop.data.private import combine, describe, own_samples
 from dystop.errors import DataError
 
-TABLE = ["data.name=generated-table", "data.table.train=120", "data.table.test=40"]
+TEXT = ["data.name=generated-text", "data.options.train=60", "data.options.test=20"]
+TABLE = ["data.name=generated-table", "data.options.train=120", "data.options.test=40"]
 FEW = {"workers": 3, "rounds": 2}
 
 
@@ -76,10 +77,13 @@ def test_a_trained_model_takes_rows():
     ("words", "name"),
     [
         (["data.train_limit=60", "data.test_limit=20"], "cnn"),
-        (["data.name=synthetic", "data.synthetic.train=60", "data.synthetic.test=20"], "mlp"),
+        (["data.name=synthetic", "data.options.train=60", "data.options.test=20"], "mlp"),
         (TABLE, "mlp"),
         ([*TABLE, "task.name=regression"], "mlp"),
-        (["data.name=generated-text", "data.text.train=60", "data.text.test=20"], "transformer"),
+        (
+            ["data.name=generated-text", "data.options.train=60", "data.options.test=20"],
+            "transformer",
+        ),
     ],
 )
 @pytest.mark.parametrize("train", ["true", "false"])
@@ -121,7 +125,7 @@ def test_where_integers_train_somebody_says_that_they_may_be_a_table(tmp_path, m
 
 
 def test_a_text_is_not_said_to_be_a_table():
-    few = {"text": {"train": 60, "test": 20}}
+    few = {"options": {"train": 60, "test": 20}}
     assert "samples" not in dystop.simulate(dataset="generated-text", data=few, **FEW).physics
 
 

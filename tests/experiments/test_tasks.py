@@ -17,16 +17,16 @@ from dystop.record import from_json
 
 TEXT = [
     "data.name=generated-text",
-    "data.text.train=80",
-    "data.text.test=20",
-    "data.text.length=8",
-    "data.text.sources=4",
+    "data.options.train=80",
+    "data.options.test=20",
+    "data.options.length=8",
+    "data.options.sources=4",
     "model.name=task",
 ]
 TABLE = [
     "data.name=generated-table",
-    "data.table.train=120",
-    "data.table.test=60",
+    "data.options.train=120",
+    "data.options.test=60",
     "task.name=regression",
     "model.name=task",
     "training.learning_rate=0.1",
@@ -109,7 +109,7 @@ class Median(dystop.Regression):
 
 def test_a_task_object_in_python():
     shared = {"dataset": "generated-table", "model": "mlp", "workers": 3, "rounds": 2}
-    data = {"table": {"train": 60, "test": 20}}
+    data = {"options": {"train": 60, "test": 20}}
     run = dystop.simulate(task=Median(), data=data, **shared).run()
     assert run.score_name == "closeness"
     assert run.config["task"]["name"].endswith(":Median")
@@ -137,7 +137,9 @@ class Broken(dystop.Regression):
 
 def test_a_loss_that_is_not_finite_is_noted_with_its_workers():
     shared = {"dataset": "generated-table", "model": "mlp", "workers": 3, "rounds": 4}
-    run = dystop.simulate(task=Broken(), data={"table": {"train": 60, "test": 20}}, **shared).run()
+    run = dystop.simulate(
+        task=Broken(), data={"options": {"train": 60, "test": 20}}, **shared
+    ).run()
     first = run.records[0]
     assert first.get("not_finite")
     assert set(first.get("not_finite")) <= set(first.get("active_ids"))
@@ -175,7 +177,7 @@ def own_task(**methods):
 def test_a_task_of_a_wrong_shape_is_refused_before_the_first_round(task, facts):
     shared = {"dataset": "synthetic", "model": NETWORK, "workers": 3, "rounds": 2}
     with pytest.raises(dystop.DystopError) as caught:
-        dystop.simulate(task=task, data={"synthetic": {"train": 60, "test": 20}}, **shared)
+        dystop.simulate(task=task, data={"options": {"train": 60, "test": 20}}, **shared)
     message = str(caught.value)
     assert all(fact in message for fact in facts), message
     assert caught.value.exit_code in (2, 4)

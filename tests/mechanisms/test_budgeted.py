@@ -184,7 +184,7 @@ SETTINGS = [
 def test_nobody_exceeds_a_budget_for_everybody_or_the_setting_is_refused(name, setting):
     words = [
         *setting.split(), f"mechanism.name={name}", "world.budget.binds=everybody",
-        "data.name=synthetic", "data.synthetic.train=160", "data.synthetic.test=8",
+        "data.name=synthetic", "data.options.train=160", "data.options.test=8",
         "model.name=softmax", "fleet.workers=8", "stop.rounds=10", "evaluate.every_rounds=50",
         "world.budget.models=3", "world.range_m=70", "world.compute.batch_s=0.2",
     ]  # fmt: skip

@@ -172,7 +172,7 @@ def test_the_conformance_kit(mechanism):
 
 WORDS = (
     "mechanism.folder=" + str(FOLDER), "fleet.workers=5", "data.name=synthetic", "stop.rounds=6",
-    "data.synthetic.train=150", "data.synthetic.test=30", "model.name=mlp", "world.range_m=200",
+    "data.options.train=150", "data.options.test=30", "model.name=mlp", "world.range_m=200",
 )  # fmt: skip
 NAMES = ("push_sum:PushSum", "kgt:KGT", "noloco:NoLoCo")
 

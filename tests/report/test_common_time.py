@@ -116,7 +116,7 @@ def test_without_a_common_plan_the_last_test_by_then_counts():
 def test_the_engine_tests_when_the_rule_says_so(tmp_path):
     words = [
         "--mechanisms", "dystop,fedavg", "--seeds", "1", "--out", str(tmp_path), "--name", "x",
-        "data.name=synthetic", "data.synthetic.train=200", "data.synthetic.test=60",
+        "data.name=synthetic", "data.options.train=200", "data.options.test=60",
         "model.name=softmax", "fleet.workers=6", "stop.rounds=9999", "stop.seconds=6",
         "evaluate.every_s=2",
     ]  # fmt: skip

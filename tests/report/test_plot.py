@@ -25,7 +25,7 @@ from dystop.report.figures.paper_style import (
 )
 
 SMALL = [
-    "data.name=synthetic", "data.synthetic.train=200", "data.synthetic.test=60",
+    "data.name=synthetic", "data.options.train=200", "data.options.test=60",
     "model.name=softmax", "fleet.workers=6", "stop.rounds=6", "evaluate.every_rounds=1",
 ]  # fmt: skip
 

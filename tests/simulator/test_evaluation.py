@@ -132,7 +132,7 @@ def test_the_tested_models_survive_a_checkpoint(engine, tmp_path):
     assert rest == [record.to_json() for record, _ in whole[9:]]
 
 
-SMALL = ["fleet.workers=40", "data.name=synthetic", "data.synthetic.train=200", "model.name=mlp"]
+SMALL = ["fleet.workers=40", "data.name=synthetic", "data.options.train=200", "model.name=mlp"]
 
 
 @pytest.mark.parametrize(("publish", "stacks"), [("eager", 1), ("on_completion", 2)])

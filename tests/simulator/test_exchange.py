@@ -162,7 +162,7 @@ def config(*words):
     return read_experiment(
         None,
         ["data.name=synthetic", "model.name=mlp", "fleet.workers=4", "stop.rounds=6",
-         "data.synthetic.train=200", "data.synthetic.test=50", *words],
+         "data.options.train=200", "data.options.test=50", *words],
     )  # fmt: skip
 
 

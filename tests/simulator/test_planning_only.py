@@ -60,7 +60,7 @@ def test_decisions_are_those_of_the_run_with_training(name, engine):
 
 def test_only_losses_and_scores_are_missing_in_a_real_run():
     words = [
-        "fleet.workers=8", "stop.rounds=6", "data.name=synthetic", "data.synthetic.train=123",
+        "fleet.workers=8", "stop.rounds=6", "data.name=synthetic", "data.options.train=123",
         "data.train_limit=100", "model.name=softmax", "training.device=cpu", "training.epochs=2",
     ]  # fmt: skip
     built = [build(read_experiment(None, [*words, f"engine.train={t}"])) for t in ("true", "false")]

@@ -137,7 +137,7 @@ def test_small_fleets_meet_everything_that_waves_could_break(monkeypatch):
 def test_real_training_has_the_same_bits(name, path, model):
     words = [
         f"mechanism.name={name}", f"training.path={path}", "fleet.workers=6", "data.name=synthetic",
-        "data.synthetic.train=120", "data.synthetic.test=30", "model.name=mlp", "stop.rounds=12",
+        "data.options.train=120", "data.options.test=30", "model.name=mlp", "stop.rounds=12",
         "evaluate.every_rounds=4", f"evaluate.model={model}", "engine.publish=on_completion",
     ]  # fmt: skip
     components = build(read_experiment(None, words)).components
@@ -229,8 +229,8 @@ def test_losses_belong_to_their_rounds():
 
 def test_samples_are_known_before_the_training():
     words = [
-        "fleet.workers=5", "data.name=synthetic", "data.synthetic.train=203", "data.phi=0.3",
-        "data.synthetic.test=30", "model.name=softmax", "training.batch=8",
+        "fleet.workers=5", "data.name=synthetic", "data.options.train=203", "data.phi=0.3",
+        "data.options.test=30", "model.name=softmax", "training.batch=8",
     ]  # fmt: skip
     trainer = build(read_experiment(None, words)).components.trainer
     vector, counters = trainer.initial()

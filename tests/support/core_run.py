@@ -40,7 +40,7 @@ class Blocker:
 def records_of(name: str) -> list[dict[str, Any]]:
     """Build a simulation from parts of the core, and run it to its end."""
     from dystop.control.stopping import Evaluate, Stop
-    from dystop.data.generated.images import SyntheticParams, make_synthetic
+    from dystop.data.generated.images import SyntheticImages, make_synthetic
     from dystop.data.partition import PartitionParams, label_counts, partition
     from dystop.mechanisms import MECHANISMS
     from dystop.recorders.failed_trainings import FailedTrainingsRecorder
@@ -58,7 +58,7 @@ def records_of(name: str) -> list[dict[str, Any]]:
     from dystop.world import World, WorldParams
 
     mechanism = MECHANISMS[name]()
-    data = make_synthetic(SyntheticParams(train=TRAIN, test=TEST), SEED)
+    data = make_synthetic(SyntheticImages(train=TRAIN, test=TEST), SEED)
     shards = partition(data.y_train, WORKERS, PartitionParams("dirichlet", phi=0.5), SEED)
     counts = label_counts(data.y_train, shards, data.classes)
     _, channels, height, width = data.x_train.shape

@@ -18,8 +18,8 @@ from dystop.training.trainer import Trainer
 
 CONFIG = [
     "data.name=synthetic",
-    "data.synthetic.train=300",
-    "data.synthetic.test=100",
+    "data.options.train=300",
+    "data.options.test=100",
     "model.name=softmax",
     "fleet.workers=8",
     "stop.rounds=24",

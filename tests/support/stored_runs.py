@@ -12,7 +12,7 @@ import pytest
 import dystop
 
 GOLDEN = Path(__file__).parents[1] / "golden"
-SMALL = ["model.name=softmax", "data.synthetic.train=400", "data.synthetic.test=100"]
+SMALL = ["model.name=softmax", "data.options.train=400", "data.options.test=100"]
 GOLDEN_RUNS = {
     "dystop": ("dystop", []),
     "dystop-restless": (

@@ -10,7 +10,7 @@ from dystop.experiments.studies.compare import Comparison, experiments
 from dystop.experiments.studies.study import create_study
 
 TINY = [
-    "data.name=synthetic", "data.synthetic.train=60", "data.synthetic.test=20",
+    "data.name=synthetic", "data.options.train=60", "data.options.test=20",
     "model.name=softmax", "fleet.workers=3", "stop.rounds=6", "evaluate.every_rounds=2",
     "output.checkpoint_every=2",
 ]  # fmt: skip

@@ -17,7 +17,7 @@ from dystop.testbed.audit.check import check_run
 FOLDER = Path(__file__).parents[2] / "examples" / "mechanisms"
 WORDS = [
     f"mechanism.folder={FOLDER}", "fleet.workers=4", "stop.rounds=4", "data.name=synthetic",
-    "data.synthetic.train=120", "data.synthetic.test=20", "model.name=softmax", "world.range_m=200",
+    "data.options.train=120", "data.options.test=20", "model.name=softmax", "world.range_m=200",
     "training.device=cpu",
 ]  # fmt: skip
 NAMES = ("push_sum:PushSum", "kgt:KGT", "noloco:NoLoCo")

@@ -20,10 +20,10 @@ from support.training_fixtures import assert_same, job_of, problem_of
 
 TEXT = [
     "data.name=generated-text",
-    "data.text.train=60",
-    "data.text.test=20",
-    "data.text.length=6",
-    "data.text.sources=3",
+    "data.options.train=60",
+    "data.options.test=20",
+    "data.options.length=6",
+    "data.options.sources=3",
     "model.name=transformer",
     "training.device=cpu",
     "evaluate.every_rounds=2",

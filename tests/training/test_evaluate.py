@@ -95,7 +95,7 @@ def test_stratified_first_keeps_the_shares_of_the_classes():
 @pytest.mark.parametrize(("name", "most"), [("softmax", 500), ("mobilenet-v2", 40)])
 def test_a_cpu_evaluates_large_models_in_small_batches(name, most):
     """What is alive at once stays small; small models keep the batch that was asked for."""
-    words = ["data.synthetic.shape=[3,32,32]", "data.synthetic.train=40", "data.synthetic.test=9"]
+    words = ["data.options.shape=[3,32,32]", "data.options.train=40", "data.options.test=9"]
     words += ["data.name=synthetic", f"model.name={name}", "fleet.workers=2", "data.phi=1.0"]
     trainer = build(read_experiment(None, [*words, "training.path=sequential"])).components.trainer
     batch, alive = trainer._task.batch, trainer.size.forward_bytes

@@ -3,15 +3,11 @@
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import typer
 
 from dystop.cli.terminal import handle_errors
 from dystop.errors import ConfigError
-
-if TYPE_CHECKING:
-    from dystop.data.catalogue import Entry
 
 _ENOUGH_DISK_BYTES = 200_000_000
 _ENOUGH_MEMORY_BYTES = 1_000_000_000
@@ -83,22 +79,10 @@ def _data() -> Iterator[Finding]:
     except DataError as error:
         yield Finding("data folders", str(error), False, "correct DYSTOP_DATA")
         return
-    for name, entry in DATASETS.items():
-        place = _place(entry, folders)
+    for name, kind in DATASETS.usable().items():
+        place = kind().place(folders)
         missing = "not on this machine; the first run would download it, and needs a network"
         yield Finding(name, place or missing, is_known=bool(place))
-
-
-def _place(entry: "Entry", folders: list[Path]) -> str:
-    """Return the folder from which a data set would be loaded now, in words; empty: none."""
-    from dystop.data.fetch import find_files, homes
-
-    if entry.format in ("packaged", "generated"):
-        return f"included ({entry.format})"
-    for home in homes(entry, folders):
-        if find_files(entry, home) or (home / f"{entry.name}.npz").is_file():
-            return str(home)
-    return ""
 
 
 @handle_errors

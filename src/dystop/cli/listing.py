@@ -158,14 +158,14 @@ _DATA_COLUMNS = (
 def _datasets() -> Listing:
     from dystop.data.catalogue import DATASETS
 
-    rows = [entry.row() for entry in DATASETS.values()]
+    rows = [kind().row() for kind in DATASETS.usable().values()]
     return Listing(_DATA_COLUMNS, rows, ["or your own file: data.name=FILE.npz"])
 
 
 def _describe_dataset(name: str) -> None:
     from dystop.data.catalogue import DATASETS
 
-    for column, cell in zip(_DATA_COLUMNS, DATASETS[name].row(), strict=True):
+    for column, cell in zip(_DATA_COLUMNS, DATASETS[name]().row(), strict=True):
         typer.echo(f"{column}: {cell}")
     if names := DATASETS[name].class_names:
         typer.echo(f"class names: {', '.join(names)}")

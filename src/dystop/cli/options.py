@@ -12,6 +12,7 @@ if TYPE_CHECKING:
 
 REGISTRIES = {
     "mechanisms": "dystop.mechanisms:MECHANISMS",
+    "datasets": "dystop.data.catalogue:DATASETS",
     "laws": "dystop.control.laws:LAWS",
 }
 """The kinds of parts that have names, and where they are; imported when they are asked for."""

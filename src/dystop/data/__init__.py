@@ -20,9 +20,9 @@ private      data that stay on a worker's host
 """
 
 from dystop.data.assignment import fingerprint, owners_of, read_assignment, write_assignment
-from dystop.data.catalogue import DATASETS, Entry, RemoteFile
+from dystop.data.catalogue import DATASETS, ENTRIES, DataSource, Entry, RemoteFile
 from dystop.data.dataset import Dataset, Labels, kept_samples, labels_of, take, take_labels
-from dystop.data.generated.images import SyntheticParams, make_synthetic, synthetic_labels
+from dystop.data.generated.images import SyntheticImages, make_synthetic, synthetic_labels
 from dystop.data.loading import load, load_entry
 from dystop.data.partition import (
     PartitionParams,
@@ -41,6 +41,8 @@ from dystop.data.partition import (
 
 __all__ = [
     "DATASETS",
+    "ENTRIES",
+    "DataSource",
     "Dataset",
     "Entry",
     "Labels",
@@ -48,7 +50,7 @@ __all__ = [
     "PartitionSummary",
     "RemoteFile",
     "Scheme",
-    "SyntheticParams",
+    "SyntheticImages",
     "describe_partition",
     "emd_to_global",
     "fingerprint",

@@ -1,10 +1,49 @@
-"""`DATASETS`: the data sets that `load` knows by name, their sources and shapes."""
+"""`DATASETS`: the data sets that `load` knows by name, and the official files of some."""
 
-from collections.abc import Mapping
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from pathlib import Path
+from typing import ClassVar, Literal
 
-Format = Literal["packaged", "generated", "idx", "cifar", "svhn"]
+from dystop.data.dataset import Dataset, Labels, labels_of
+from dystop.registry import BuiltIn, Registry
+
+Format = Literal["packaged", "idx", "cifar", "svhn"]
+
+
+class DataSource(ABC):
+    """A data set by name. Fields hold its parameters, as `dystop.param` declares them.
+
+    Attributes `shape`, `classes`, `train` and `test`, as fields or properties, are shown in lists.
+    """
+
+    name: ClassVar[str]
+    summary: ClassVar[str]
+    licence: ClassVar[str] = "not stated"
+    task: ClassVar[str] = "classification"
+    class_names: ClassVar[tuple[str, ...]] = ()
+
+    @abstractmethod
+    def load(self, seed: int) -> Dataset:
+        """Return the data set of a seed."""
+
+    def labels(self, seed: int) -> Labels:
+        """Return the labels of its training samples; planning needs no more."""
+        return labels_of(self.load(seed))
+
+    def place(self, folders: Sequence[Path]) -> str:
+        """Say where it would be loaded from now; empty: it is not on this machine."""
+        return "included (generated)"
+
+    def row(self) -> tuple[str, ...]:
+        """Return name, shape, classes, sizes, task, licence and origin as text, for a table."""
+        shape = " x ".join(map(str, getattr(self, "shape", ())))
+        sizes = " / ".join(
+            str(getattr(self, part)) for part in ("train", "test") if hasattr(self, part)
+        )
+        classes = str(getattr(self, "classes", ""))
+        return self.name, shape, classes, sizes, self.task, self.licence, self.summary
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,7 +59,7 @@ class RemoteFile:
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One data set of the catalogue."""
+    """What is known of a data set that lies in files."""
 
     name: str
     shape: tuple[int, ...]  # channels, height, width; or tokens
@@ -33,12 +72,6 @@ class Entry:
     class_names: tuple[str, ...] = ()
     files: tuple[RemoteFile, ...] = ()
     folders: tuple[str, ...] = ()  # sub-folders in which other tools store it
-    task: str = "classification"  # that it is made for
-
-    def row(self) -> tuple[str, ...]:
-        """Return name, shape, classes, sizes, task, licence and origin as text, for a table."""
-        shape, sizes = " x ".join(map(str, self.shape)), f"{self.train} / {self.test}"
-        return self.name, shape, str(self.classes), sizes, self.task, self.licence, self.origin
 
 
 _CLOTHES = (
@@ -161,28 +194,24 @@ _ENTRIES = (
             ),
         ),
     ),
-    Entry(
-        name="synthetic",
-        shape=(1, 8, 8), classes=10, train=2_000, test=500,
-        licence="none needed",
-        origin="blobs and noise drawn from the seed; any size",
-        format="generated",
-    ),
-    Entry(
-        name="generated-table",
-        shape=(16, 1, 1), classes=5, train=4_000, test=1_000,
-        licence="none needed",
-        origin="features, classes and a number for 'regression', drawn from the seed; any size",
-        format="generated",
-    ),
-    Entry(
-        name="generated-text",
-        shape=(32,), classes=10, train=2_000, test=500,
-        licence="none needed",
-        origin="characters of sentences that ten sources write, drawn from the seed; any size",
-        format="generated",
-        task="next-token",
-    ),
 )  # fmt: skip
 
-DATASETS: Mapping[str, Entry] = {entry.name: entry for entry in _ENTRIES}
+ENTRIES: Mapping[str, Entry] = {entry.name: entry for entry in _ENTRIES}
+
+DATASETS: Registry[DataSource] = Registry(
+    "data set",
+    DataSource,
+    "dystop.datasets",
+    BuiltIn(
+        {
+            "fmnist-mini": "dystop.data.loading:FmnistMini",
+            "fashion-mnist": "dystop.data.loading:FashionMnist",
+            "cifar10": "dystop.data.loading:Cifar10",
+            "cifar100": "dystop.data.loading:Cifar100",
+            "svhn": "dystop.data.loading:Svhn",
+            "synthetic": "dystop.data.generated.images:SyntheticImages",
+            "generated-table": "dystop.data.generated.table:GeneratedTable",
+            "generated-text": "dystop.data.generated.text:GeneratedText",
+        }
+    ),
+)

@@ -17,7 +17,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from dystop.data.catalogue import DATASETS
+from dystop.data.catalogue import ENTRIES
 from dystop.data.dataset import Dataset, Splits, assemble
 from dystop.errors import DataError
 from dystop.sparse import Ints
@@ -26,7 +26,7 @@ from dystop.storage import write_atomic
 FILE = "fmnist_mini.xz"
 CONTENT_SHA256 = "28f18b801ea088981350ccec4e88d2d5a6bd303ee86c624887dbcfdb9f49cd6e"
 
-_ENTRY = DATASETS["fmnist-mini"]
+_ENTRY = ENTRIES["fmnist-mini"]
 
 
 def load_fmnist_mini() -> Dataset:

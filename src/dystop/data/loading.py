@@ -7,8 +7,9 @@ folders, the user's cache, ./data. Then the official files are downloaded into t
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import ClassVar
 
-from dystop.data.catalogue import DATASETS, Entry
+from dystop.data.catalogue import DATASETS, ENTRIES, DataSource, Entry
 from dystop.data.dataset import Dataset, Splits, assemble
 from dystop.data.fetch import (
     download_files,
@@ -19,9 +20,6 @@ from dystop.data.fetch import (
     user_cache,
 )
 from dystop.data.fmnist_mini import load_fmnist_mini
-from dystop.data.generated.images import SyntheticParams, make_synthetic
-from dystop.data.generated.table import TableParams, make_table
-from dystop.data.generated.text import TextParams, make_text
 from dystop.data.npz import read_npz
 from dystop.data.readers import CIFAR10, CIFAR100, read_cifar, read_idx, read_svhn
 from dystop.errors import DataError, nearest
@@ -36,9 +34,7 @@ def load(
     root: str | Path | None = None,
     download: bool = True,
     seed: int = 0,
-    synthetic: SyntheticParams | None = None,
-    text: TextParams | None = None,
-    table: TableParams | None = None,
+    options: DataSource | None = None,
 ) -> Dataset:
     """Load a data set.
 
@@ -47,9 +43,7 @@ def load(
         root: Folder to search first; it may hold the official files or `<name>.npz`.
         download: Whether a data set that no folder holds may be downloaded.
         seed: Seed of a generated data set.
-        synthetic: Size and noise of the "synthetic" data set.
-        text: Size of "generated-text".
-        table: Size and noise of "generated-table".
+        options: The data set of this name with its parameters; None: with its usual ones.
 
     Raises:
         DataError: The data set is unknown, cannot be found or downloaded, or a file is bad.
@@ -64,16 +58,83 @@ def load(
             f"unknown data set {name!r}; allowed: {', '.join(DATASETS)}, "
             f"and any path that ends in .npz{nearest(name, DATASETS)}"
         )
-    entry = DATASETS[name]
-    if name == "generated-text":
-        return make_text(text or TextParams(), seed)
-    if name == "generated-table":
-        return make_table(table or TableParams(), seed)
-    if entry.format == "generated":
-        return make_synthetic(synthetic or SyntheticParams(), seed)
-    if entry.format == "packaged":
+    source = options or DATASETS.make(name)
+    if isinstance(source, Files):
+        return source.found(root, download=download)
+    found = source.load(seed)
+    if not isinstance(found, Dataset):
+        raise DataError(f"data set {name!r}: load returned {type(found).__name__}, not a Dataset")
+    return found
+
+
+class Files(DataSource):
+    """A data set of official files, which the user's folders hold or a download brings."""
+
+    entry: ClassVar[Entry]
+
+    def __init_subclass__(cls) -> None:
+        """Take what is known of the files."""
+        cls.name, cls.summary, cls.licence = cls.entry.name, cls.entry.origin, cls.entry.licence
+        cls.class_names = cls.entry.class_names
+
+    def load(self, seed: int) -> Dataset:
+        """Return the data set, from wherever it is found; the seed does not matter."""
+        return self.found(None, download=True)
+
+    def found(self, root: str | Path | None, *, download: bool) -> Dataset:
+        """Return the data set of these files."""
+        return load_entry(self.entry, search_folders(root), cache=user_cache(), download=download)
+
+    def place(self, folders: Sequence[Path]) -> str:
+        """Return the folder that holds its files, or a converted one."""
+        for home in homes(self.entry, folders):
+            if find_files(self.entry, home) or (home / f"{self.name}.npz").is_file():
+                return str(home)
+        return ""
+
+    def row(self) -> tuple[str, ...]:
+        """Return a row of text, with the shape and the sizes of its files."""
+        entry, (name, *_, task, licence, origin) = self.entry, super().row()
+        shape, sizes = " x ".join(map(str, entry.shape)), f"{entry.train} / {entry.test}"
+        return name, shape, str(entry.classes), sizes, task, licence, origin
+
+
+class FmnistMini(Files):
+    """Ten thousand images of clothes, which come with dystop."""
+
+    entry = ENTRIES["fmnist-mini"]
+
+    def found(self, root: str | Path | None, *, download: bool) -> Dataset:
+        """Return the packaged data set."""
         return load_fmnist_mini()
-    return load_entry(entry, search_folders(root), cache=user_cache(), download=download)
+
+    def place(self, folders: Sequence[Path]) -> str:
+        """Say that it is part of the package."""
+        return "included (packaged)"
+
+
+class FashionMnist(Files):
+    """Fashion-MNIST."""
+
+    entry = ENTRIES["fashion-mnist"]
+
+
+class Cifar10(Files):
+    """CIFAR-10."""
+
+    entry = ENTRIES["cifar10"]
+
+
+class Cifar100(Files):
+    """CIFAR-100."""
+
+    entry = ENTRIES["cifar100"]
+
+
+class Svhn(Files):
+    """Street View House Numbers, cropped."""
+
+    entry = ENTRIES["svhn"]
 
 
 def load_entry(entry: Entry, folders: Sequence[Path], *, cache: Path, download: bool) -> Dataset:

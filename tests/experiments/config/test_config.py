@@ -130,7 +130,7 @@ BAD = {
     "accuracy above 1": (["stop.accuracy=1.5"], ["stop.accuracy = 1.5", "<= 1"]),
     "not finite": (["training.learning_rate=inf"], ["training.learning_rate = inf"]),
     "not a number": (["world.range_m=nan"], ["world.range_m = nan", "a finite number"]),
-    "choice": (["engine.timing=papr"], ["one of 'paper', 'overlap'"]),
+    "choice": (["engine.timing=papr"], ["one of overlap, paper, testbed"]),
     "mechanism": (["mechanism.name=dystp"], ["installed); did you mean 'dystop'?"]),
     "case of letters": (["mechanism.name=DySTop"], ["did you mean 'dystop'?"]),
     "key of another mechanism": (

@@ -16,8 +16,8 @@ from dystop.experiments.folders.run_folder import open_run
 SMALL = [
     "fleet.workers=3",
     "data.name=synthetic",
-    "data.synthetic.train=60",
-    "data.synthetic.test=30",
+    "data.options.train=60",
+    "data.options.test=30",
     "model.name=softmax",
     "stop.rounds=2",
 ]

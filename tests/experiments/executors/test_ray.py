@@ -19,7 +19,7 @@ from support.ray_clusters import running_cluster
 pytestmark = pytest.mark.usefixtures("placeholder_figure_files")
 
 SMALL = [
-    "data.name=synthetic", "data.synthetic.train=200", "data.synthetic.test=60",
+    "data.name=synthetic", "data.options.train=200", "data.options.test=60",
     "model.name=softmax", "fleet.workers=6", "stop.rounds=3", "evaluate.every_rounds=1",
     "output.checkpoint_every=2",
 ]  # fmt: skip

@@ -299,7 +299,7 @@ def test_the_command(run, tmp_path):
 def test_a_live_testbed_is_followed_to_its_end(tmp_path):
     """A testbed of three workers runs in another process while it is exported here."""
     words = [
-        "data.name=synthetic", "data.synthetic.train=60", "data.synthetic.test=20",
+        "data.name=synthetic", "data.options.train=60", "data.options.test=20",
         "model.name=softmax", "fleet.workers=3", "stop.rounds=8", "evaluate.every_rounds=2",
         "evaluate.per_worker=true", "energy.enabled=true", "testbed.time_scale=0.1",
         "--transport", "memory", "--name", "live", "--no-report", "--out", str(tmp_path),

@@ -28,8 +28,8 @@ pytestmark = pytest.mark.usefixtures("placeholder_figure_files")
 
 WORDS = [
     "data.name=synthetic",
-    "data.synthetic.train=120",
-    "data.synthetic.test=40",
+    "data.options.train=120",
+    "data.options.test=40",
     "model.name=softmax",
     "fleet.workers=4",
     "stop.rounds=6",

@@ -29,8 +29,8 @@ from dystop.experiments.testbed.coordinator_run import open_coordinator_run
 SMALL = [
     "fleet.workers=3",
     "data.name=synthetic",
-    "data.synthetic.train=60",
-    "data.synthetic.test=30",
+    "data.options.train=60",
+    "data.options.test=30",
     "stop.rounds=2",
 ]
 CODE = """

@@ -17,7 +17,7 @@ from dystop.experiments.studies.study import create_study
 pytestmark = pytest.mark.usefixtures("placeholder_figure_files")
 
 SMALL = [
-    "data.name=synthetic", "data.synthetic.train=200", "data.synthetic.test=60",
+    "data.name=synthetic", "data.options.train=200", "data.options.test=60",
     "model.name=softmax", "fleet.workers=6", "stop.rounds=4",
 ]  # fmt: skip
 

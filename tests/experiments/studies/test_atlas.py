@@ -28,7 +28,7 @@ from dystop.rng import stream
 pytestmark = pytest.mark.usefixtures("placeholder_figure_files")
 
 SMALL = [
-    "data.name=synthetic", "data.synthetic.train=200", "data.synthetic.test=60",
+    "data.name=synthetic", "data.options.train=200", "data.options.test=60",
     "model.name=softmax", "fleet.workers=5", "world.range_m=90",
 ]  # fmt: skip
 

@@ -20,7 +20,7 @@ from dystop.mechanisms import MECHANISMS
 pytestmark = pytest.mark.usefixtures("placeholder_figure_files")
 
 SMALL = [
-    "data.name=synthetic", "data.synthetic.train=200", "data.synthetic.test=60",
+    "data.name=synthetic", "data.options.train=200", "data.options.test=60",
     "model.name=softmax", "fleet.workers=6", "stop.rounds=4", "evaluate.every_rounds=1",
 ]  # fmt: skip
 FREE = [word for word in SMALL if not word.startswith("fleet.")]

@@ -17,7 +17,7 @@ from dystop.experiments.studies.trials import EVALUATIONS, horizon_s, pace_of, s
 from dystop.mechanisms import MECHANISMS
 
 SMALL = [
-    "data.name=synthetic", "data.synthetic.train=200", "data.synthetic.test=60",
+    "data.name=synthetic", "data.options.train=200", "data.options.test=60",
     "model.name=softmax", "fleet.workers=5", "world.range_m=90",
 ]  # fmt: skip
 FEW = "dystop,matcha,fedavg,d-psgd"

@@ -25,13 +25,18 @@ SHORT = [
 ]
 TEXT = [
     "data.name=generated-text",
-    "data.text.train=48",
-    "data.text.test=12",
-    "data.text.length=6",
-    "data.text.sources=3",
+    "data.options.train=48",
+    "data.options.test=12",
+    "data.options.length=6",
+    "data.options.sources=3",
     "model.name=transformer",
 ]
-TABLE = ["data.name=generated-table", "data.table.train=60", "data.table.test=20", "model.name=mlp"]
+TABLE = [
+    "data.name=generated-table",
+    "data.options.train=60",
+    "data.options.test=20",
+    "model.name=mlp",
+]
 
 
 def on_testbed(*words):

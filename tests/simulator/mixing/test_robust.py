@@ -19,8 +19,8 @@ from dystop.sparse import ints
 from support.engine_fixtures import DeltaScript, Script, components_for
 
 KEYS = (
-    "fleet.workers=15", "data.name=synthetic", "data.synthetic.train=3000",
-    "data.synthetic.noise=0.3", "training.learning_rate=0.2", "model.name=softmax",
+    "fleet.workers=15", "data.name=synthetic", "data.options.train=3000",
+    "data.options.noise=0.3", "training.learning_rate=0.2", "model.name=softmax",
     "world.range_m=200", "mechanism.neighbours=4", "stop.rounds=100", "evaluate.every_rounds=1000",
     "training.lanes=1",
 )  # fmt: skip

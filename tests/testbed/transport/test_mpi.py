@@ -100,7 +100,7 @@ def test_a_rank_that_dies_ends_the_job(tmp_path):
 @needs_mpi
 def test_the_testbed_under_mpiexec(tmp_path):
     words = ["fleet.workers=3", "stop.rounds=3", "data.name=synthetic", "model.name=softmax"]
-    words += ["data.synthetic.train=200", "data.synthetic.test=50", "--out", str(tmp_path)]
+    words += ["data.options.train=200", "data.options.test=50", "--out", str(tmp_path)]
     words += ["--name", "job", "--no-report", "--quiet"]
     under_mpi(4, "-m", "dystop", "testbed", "--transport", "mpi", *words)
     run = open_run(tmp_path / "job")
@@ -111,7 +111,7 @@ def test_the_testbed_under_mpiexec(tmp_path):
 
 SMALL = [
     "fleet.workers=1", "stop.rounds=9999", "data.name=synthetic", "model.name=softmax",
-    "data.synthetic.train=200", "data.synthetic.test=50", "testbed.time_scale=0.1",
+    "data.options.train=200", "data.options.test=50", "testbed.time_scale=0.1",
 ]  # fmt: skip
 
 

@@ -146,7 +146,7 @@ def test_a_captured_step_draws_what_an_eager_one_draws() -> None:
 
 
 def test_a_large_model_learns() -> None:
-    words = ["data.synthetic.shape=[3, 16, 16]", "model.name=resnet18", "data.synthetic.train=400"]
+    words = ["data.options.shape=[3, 16, 16]", "model.name=resnet18", "data.options.train=400"]
     words += ["training.learning_rate=0.005"]  # at 0.05 the last bits decide about the first rounds
     runs = [
         list(

@@ -7,6 +7,7 @@ import numpy as np
 from annotated_types import Ge
 from numpy.typing import NDArray
 
+from dystop.data.catalogue import DataSource
 from dystop.data.dataset import Dataset, Labels, Splits, assemble
 from dystop.params import param
 from dystop.rng import stream
@@ -17,9 +18,13 @@ _WIDTH = 0.15  # of a blob, as a share of the image
 _CONTRAST = 0.35  # largest distance of a prototype from mid-grey
 
 
-@dataclass(frozen=True, slots=True)
-class SyntheticParams:
-    """Size, shape and noise of the synthetic data set."""
+@dataclass(frozen=True)
+class SyntheticImages(DataSource):
+    """Images whose size, shape and noise are chosen."""
+
+    name = "synthetic"
+    summary = "blobs and noise drawn from the seed; any size"
+    licence = "none needed"
 
     train: Annotated[int, Ge(1)] = param(2000, "training images")
     test: Annotated[int, Ge(1)] = param(500, "test images")
@@ -29,8 +34,16 @@ class SyntheticParams:
         0.25, "standard deviation of the pixel noise, where 1 is the range from black to white"
     )
 
+    def load(self, seed: int) -> Dataset:
+        """Generate the data set of a seed."""
+        return make_synthetic(self, seed)
 
-def make_synthetic(params: SyntheticParams, seed: int) -> Dataset:
+    def labels(self, seed: int) -> Labels:
+        """Return the training labels, without generating images."""
+        return synthetic_labels(self, seed)
+
+
+def make_synthetic(params: SyntheticImages, seed: int) -> Dataset:
     """Generate the data set of a seed. Classes are balanced; a softmax regression learns them."""
     prototypes = _prototypes(params, seed)
     x_train, y_train = _samples(prototypes, params.train, params.noise, seed, "train")
@@ -43,7 +56,7 @@ def make_synthetic(params: SyntheticParams, seed: int) -> Dataset:
     )
 
 
-def synthetic_labels(params: SyntheticParams, seed: int) -> Labels:
+def synthetic_labels(params: SyntheticImages, seed: int) -> Labels:
     """Return the training labels of the data set of a seed, without generating its images."""
     return Labels(
         name="synthetic",
@@ -63,7 +76,7 @@ def _labels(rng: np.random.Generator, count: int, classes: int) -> Ints:
     return ints(rng.permutation(np.arange(count) % classes))
 
 
-def _prototypes(params: SyntheticParams, seed: int) -> Floats:
+def _prototypes(params: SyntheticImages, seed: int) -> Floats:
     """Return one picture for each class, [K, C, H, W], from 0 (black) to 1 (white)."""
     rng = stream(seed, "synthetic", "prototypes")
     channels, height, width = params.shape

@@ -11,6 +11,7 @@ import numpy as np
 from annotated_types import Ge
 from numpy.typing import NDArray
 
+from dystop.data.catalogue import DataSource
 from dystop.data.dataset import Dataset, Splits, assemble
 from dystop.params import param
 from dystop.rng import stream
@@ -20,9 +21,13 @@ _HIDDEN = 24  # units of the network that labels the rows
 _USUAL = 1000  # rows that tell its mean and its deviation
 
 
-@dataclass(frozen=True, slots=True)
-class TableParams:
-    """Size and noise of the generated table."""
+@dataclass(frozen=True)
+class GeneratedTable(DataSource):
+    """A table whose size and noise are chosen."""
+
+    name = "generated-table"
+    summary = "features, classes and a number for 'regression', drawn from the seed; any size"
+    licence = "none needed"
 
     train: Annotated[int, Ge(1)] = param(4000, "training rows")
     test: Annotated[int, Ge(1)] = param(1000, "test rows")
@@ -32,8 +37,17 @@ class TableParams:
         0.2, "standard deviation of the noise on class scores and numbers, which have deviation 1"
     )
 
+    @property
+    def shape(self) -> tuple[int, int, int]:
+        """Shape of a sample."""
+        return self.features, 1, 1
 
-def make_table(params: TableParams, seed: int) -> Dataset:
+    def load(self, seed: int) -> Dataset:
+        """Generate the table of a seed."""
+        return make_table(self, seed)
+
+
+def make_table(params: GeneratedTable, seed: int) -> Dataset:
     """Generate the table of a seed: features [n, F], classes, and one number for each row."""
     x_train, y_train, train = _rows(params, params.train, seed, "train")
     x_test, y_test, test = _rows(params, params.test, seed, "test")
@@ -47,7 +61,7 @@ def make_table(params: TableParams, seed: int) -> Dataset:
 
 
 def _rows(
-    params: TableParams, count: int, seed: int, split: str
+    params: GeneratedTable, count: int, seed: int, split: str
 ) -> tuple[NDArray[np.float32], Ints, NDArray[np.float32]]:
     """Return features, classes and numbers of one split."""
     law, rng = stream(seed, "table", "law"), stream(seed, "table", split)

@@ -12,6 +12,7 @@ import numpy as np
 from annotated_types import Ge
 from numpy.typing import NDArray
 
+from dystop.data.catalogue import DataSource
 from dystop.data.dataset import Dataset, Splits, assemble
 from dystop.params import param
 from dystop.rng import stream
@@ -42,9 +43,14 @@ def _chances(count: int) -> Floats:
 _CHANCES = {kind: _chances(count) for kind, count in _WORDS.items()}
 
 
-@dataclass(frozen=True, slots=True)
-class TextParams:
-    """Size of the generated text."""
+@dataclass(frozen=True)
+class GeneratedText(DataSource):
+    """A text whose size and language are chosen."""
+
+    name = "generated-text"
+    summary = "characters of sentences that ten sources write, drawn from the seed; any size"
+    licence = "none needed"
+    task = "next-token"
 
     train: Annotated[int, Ge(1)] = param(2000, "training samples")
     test: Annotated[int, Ge(1)] = param(500, "test samples")
@@ -53,8 +59,22 @@ class TextParams:
     first: Annotated[int, Ge(0)] = param(0, "number of the first source; others like other words")
     language: Annotated[int, Ge(0)] = param(0, "seed of all words and of the sources' favourites")
 
+    @property
+    def shape(self) -> tuple[int]:
+        """Shape of a sample."""
+        return (self.length,)
 
-def make_text(params: TextParams, seed: int) -> Dataset:
+    @property
+    def classes(self) -> int:
+        """Number of labels."""
+        return self.sources
+
+    def load(self, seed: int) -> Dataset:
+        """Generate the text of a seed."""
+        return make_text(self, seed)
+
+
+def make_text(params: GeneratedText, seed: int) -> Dataset:
     """Generate the text of a seed. Sources are balanced; the target is each next character.
 
     The words do not depend on the seed, so that a model of one text can learn from another.
@@ -81,7 +101,9 @@ def decode(tokens: NDArray[np.integer]) -> str:
     return "".join(ALPHABET[k] for k in tokens.tolist())
 
 
-def _split(params: TextParams, count: int, seed: int, split: str) -> tuple[NDArray[np.int16], Ints]:
+def _split(
+    params: GeneratedText, count: int, seed: int, split: str
+) -> tuple[NDArray[np.int16], Ints]:
     """Return samples [count, length + 1] and their sources, in a random order."""
     size = params.length + 1
     labels = np.arange(count) % params.sources
@@ -96,7 +118,7 @@ def _split(params: TextParams, count: int, seed: int, split: str) -> tuple[NDArr
     return joined[order], np.sort(labels)[order]
 
 
-def _text(params: TextParams, source: int, characters: int, seed: int, split: str) -> str:
+def _text(params: GeneratedText, source: int, characters: int, seed: int, split: str) -> str:
     """Return so many characters of one source."""
     words = _favourites(source, params.language)
     rng = stream(seed, "text", split, source)

@@ -12,15 +12,16 @@ from dystop.data import (
     load,
     owners_of,
     shards_of,
-    synthetic_labels,
     take,
     take_labels,
 )
+from dystop.data.loading import Files
 from dystop.errors import DataError, shell_command
 from dystop.experiments.config import Experiment, read_experiment
 from dystop.experiments.config.experiment import DataParams
 from dystop.experiments.folders.folder_kinds import RUN, TESTBED_RUN, FolderKind, kind_of
 from dystop.experiments.folders.run_folder import CONFIG, FLEET
+from dystop.registry import chosen
 from dystop.sparse import Ints
 from dystop.storage import try_read_json
 
@@ -41,22 +42,21 @@ def whole_data(experiment: Experiment) -> Dataset:
         root=spec.root or None,
         download=spec.download,
         seed=experiment.seed,
-        synthetic=spec.synthetic,
-        text=spec.text,
-        table=spec.table,
+        options=spec.options,
     )
 
 
 def load_labels_of(experiment: Experiment, given: Dataset | None) -> Labels:
     """Return the training labels of the given data set, or of the configured one.
 
-    The images of the "synthetic" data set are not generated, so that it may have any size.
+    A data set such as "synthetic", which knows its labels without its images, may have any size.
     """
     spec = experiment.data
-    if given is None and spec.name == "synthetic":
-        labels = synthetic_labels(spec.synthetic, experiment.seed)
-    else:
+    source = None if given or spec.name.endswith(".npz") else chosen(spec, "name")
+    if source is None or isinstance(source, Files):
         labels = labels_of(given or whole_data(experiment))
+    else:
+        labels = source.labels(experiment.seed)
     return take_labels(labels, spec.train_limit or None, seed=experiment.seed)
 
 

@@ -10,9 +10,7 @@ from typing import Annotated, Any, Literal
 from annotated_types import Ge, Gt, Le
 
 from dystop.control.stopping import Evaluate, Stop
-from dystop.data.generated.images import SyntheticParams
-from dystop.data.generated.table import TableParams
-from dystop.data.generated.text import TextParams
+from dystop.data.catalogue import DATASETS
 from dystop.data.partition import PartitionParams
 from dystop.data.private import PrivateData
 from dystop.exchange.attacks import Adversary
@@ -24,6 +22,7 @@ from dystop.mechanisms import MECHANISMS
 from dystop.mechanisms.staleness_weighted import StalenessWeighting
 from dystop.params import param, section
 from dystop.recorders.energy import Energy
+from dystop.registry import NameIn, options_of
 from dystop.simulator.params import EngineParams
 from dystop.testbed.params import TestbedParams
 from dystop.training.params import PrivacyParams, TrainerParams
@@ -33,6 +32,13 @@ from dystop.world.params import WorldParams
 
 Count = Annotated[int, Ge(0)]
 Amount = Annotated[float, Ge(0)]
+
+
+_OR_FILE = " or FILE.npz ('dystop data import' makes one of a table or of images)"
+
+
+def _is_file(name: str) -> bool:
+    return name.endswith(".npz")
 
 
 @dataclass(frozen=True)
@@ -46,14 +52,14 @@ class FleetParams:
 class DataParams(PartitionParams):
     """Which samples are learned from, and how they are split over the workers."""
 
-    name: str = param("fmnist-mini", "data set; 'dystop list datasets' shows them; or FILE.npz")
+    name: Annotated[str, NameIn(DATASETS, _OR_FILE, _is_file)] = param(
+        "fmnist-mini", "data set; 'dystop list datasets' shows them; or FILE.npz"
+    )
     root: str = param("", "folder of data set files; empty: the cache folder")
     download: bool = param(True, "fetch files that are missing")
     train_limit: Count = param(0, "training images used; 0: all")
     test_limit: Count = param(0, "test images used; 0: all")
-    synthetic: SyntheticParams = section(SyntheticParams, "the generated images")
-    text: TextParams = section(TextParams, "the generated text")
-    table: TableParams = section(TableParams, "the generated table")
+    options: Any = options_of("name", "parameters of the data set")
     private: PrivateData = section(PrivateData, "data that the testbed's workers bring along")
 
 

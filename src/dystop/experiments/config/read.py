@@ -6,10 +6,10 @@ from pathlib import Path
 from typing import Any, get_args, get_type_hints
 
 from dystop.control.laws import LAWS
-from dystop.data.catalogue import DATASETS
 from dystop.data.partition import PartitionChoice, is_file
 from dystop.errors import ConfigError, RunFolderError
 from dystop.experiments.config.experiment import NAMED_PARTS, Experiment, every_key, resolve
+from dystop.experiments.config.keys import is_section
 from dystop.experiments.config.readings import preset
 from dystop.experiments.config.tables import (
     load_file,
@@ -167,9 +167,6 @@ def executor_table(
     return table
 
 
-_OR_FILE = " or FILE.npz ('dystop data import' makes one of a table or of images)"
-
-
 def _experiment_of(tree: Mapping[str, Any], source: Source) -> Experiment:
     """Validate all sections and check the names that refer to something."""
     mechanism = as_table(tree.get("mechanism", {}), "mechanism", source)
@@ -191,8 +188,6 @@ def _experiment_of(tree: Mapping[str, Any], source: Source) -> Experiment:
     if not {"area_m", "range_m"} & tree.get("world", {}).keys():
         area_m = yard_of(experiment.fleet.workers)
         experiment = replace(experiment, world=replace(experiment.world, area_m=area_m))
-    if not experiment.data.name.endswith(".npz"):
-        check_name(source, "data.name", experiment.data.name, DATASETS, _OR_FILE)
     _check_partition(experiment, source)
     if ":" not in experiment.model.name:
         also = " or package.module:factory"
@@ -214,7 +209,13 @@ def _chosen_parts(tree: Mapping[str, Any], source: Source) -> dict[str, type]:
         if isinstance(name, str) and part.names.fits(name):
             continue
         check_name(source, part.key, name, part.names.registry, part.names.also)
-        found[part.options] = part.names.registry[name]
+        kind = found[part.options] = part.names.registry[name]
+        given = tree.get(section, {}).get(part.options.partition(".")[2])
+        if given and not is_section(kind):
+            what = f"{part.names.registry.what} {name!r}"
+            raise ConfigError(
+                f"{source.of(part.options)}: {part.options}: {what} has no parameters"
+            )
     return found
 
 

@@ -116,7 +116,7 @@ def section_tree(section: Any) -> dict[str, Any]:
 
 def _options_tree(section: Any, by: str) -> dict[str, Any]:
     """Return the parameters of the part that a field names; none if it names something else."""
-    if name_in(type(section), by).fits(getattr(section, by)):
+    if getattr(section, by) not in name_in(type(section), by).registry:
         return {}
     part = chosen(section, by)
     return section_tree(part) if is_dataclass(part) else {}

@@ -57,7 +57,7 @@ _SMOKE = (
     "evaluate.every_s=0.2",
 )
 _LEAN = ("output.topology=counts", "output.checkpoint_every=250", "stop.rounds=100000")
-_GENERATED = ("data.name=synthetic", "data.synthetic.train=300", "data.synthetic.test=60")
+_GENERATED = ("data.name=synthetic", "data.options.train=300", "data.options.test=60")
 SIZES: dict[Data, dict[Scale, tuple[str, ...]]] = {
     "fmnist": {
         "smoke": (*_SMOKE, *_GENERATED),

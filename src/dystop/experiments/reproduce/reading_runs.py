@@ -36,15 +36,15 @@ BACKGROUND = "mechanism.background"
 CNN_BYTES, RESNET18_BYTES = 87_360, 44_734_248
 SQUEEZENET_BYTES, MOBILENET_V2_BYTES = 2_916_136, 9_544_336
 _PLANNED = (
-    "engine.train=false", "data.name=synthetic", "data.synthetic.shape=[1, 2, 2]",
+    "engine.train=false", "data.name=synthetic", "data.options.shape=[1, 2, 2]",
     "model.name=softmax", "stop.seconds=0", "stop.rounds=300",
     "output.topology=counts", "output.checkpoint_every=100000",
 )  # fmt: skip
-_TINY = ("fleet.workers=6", "data.synthetic.train=300", "stop.rounds=20")
+_TINY = ("fleet.workers=6", "data.options.train=300", "stop.rounds=20")
 _PLANS = {
-    "fmnist": ("fleet.workers=100", "data.synthetic.train=60000", f"model.wire_bytes={CNN_BYTES}"),
+    "fmnist": ("fleet.workers=100", "data.options.train=60000", f"model.wire_bytes={CNN_BYTES}"),
     "cifar10": (
-        "fleet.workers=100", "data.synthetic.train=50000", "training.batch=64",
+        "fleet.workers=100", "data.options.train=50000", "training.batch=64",
         f"model.wire_bytes={RESNET18_BYTES}",
     ),
 }  # fmt: skip
