@@ -178,13 +178,24 @@ def test_a_refusal_that_the_observer_cannot_repeat_is_not_refuted(code):
     assert ("w02", "") in incidents(harness, "accusation")
 
 
-def test_a_sender_that_repeats_nothing_for_most_of_the_others_is_quarantined():
-    """It serves the observer well, and numbers what it sends to each worker anew."""
+@pytest.mark.parametrize(
+    "code", ["no_model", "busy", "timeout", "unreachable", "not_authorised", "wrong_run"]
+)
+def test_a_sender_that_repeats_nothing_for_most_of_the_others_is_quarantined(code):
+    """It numbers what it sends to each worker anew, or keeps the observer away."""
     accusers = {f"w{k:02d}" for k in range(8) if k != 2}
     harness = accused_run(accusers, {2}, "not_finite")
-    harness.judge = lambda question: Judged(2, question.version, "not_testable", "no_model")
+    harness.judge = lambda question: Judged(2, question.version, "not_testable", code)
     harness.run(120.0, lambda: bool(excluded(harness)))
     assert excluded(harness) == ["w02"]
+
+
+def test_an_observer_without_models_to_compare_says_nothing_about_the_sender():
+    accusers = {f"w{k:02d}" for k in range(8) if k != 2}
+    harness = accused_run(accusers, {2}, "norm")
+    harness.judge = lambda question: Judged(2, question.version, "not_testable", "norm")
+    harness.run(120.0)
+    assert excluded(harness) == []
 
 
 def test_one_false_reporter_loses_only_its_own_link_b7():

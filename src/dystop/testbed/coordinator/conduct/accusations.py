@@ -11,9 +11,10 @@ digests differ, or if the refusal concerned the header or the transfer, either t
 or the sender serves others differently. Nobody can tell which, so nothing follows.
 
 An honest sender serves a model again for `SERVED_S` seconds. If it does not serve the accused
-version although the observer asked in time, that counts against it, but only the accuser says that
-this version existed. The sender is excluded when more than half of the other nodes have said so.
-Nothing follows if the observer asked too late, or if there is no answer in time.
+version although the observer was asked in time, that counts against it, whatever it answered: a
+sender of bad models may keep the observer away. But only the accuser says that this version
+existed. The sender is excluded when more than half of the other nodes have said so. Nothing follows
+if the observer was asked too late, or if it does not answer in time.
 """
 
 from dataclasses import dataclass
@@ -100,7 +101,7 @@ class Accusations:
 
     def answered(self, judged: Judged) -> bool:
         """Apply the answer of the observer; return whether the roster has changed."""
-        accusation, _ = self._open.get(judged.node, (None, 0.0))
+        accusation, asked_s = self._open.get(judged.node, (None, 0.0))
         if accusation is None or accusation.refused.version != judged.version:
             return False
         del self._open[judged.node]
@@ -108,15 +109,15 @@ class Accusations:
             return self._confirm(accusation, judged)
         if judged.outcome == "accepted":
             self._refute(accusation, judged)
-        elif judged.code == "no_model":
-            return self._not_served(accusation)
+        elif judged.code != "norm":  # for which the observer lacks models of others
+            return self._not_served(accusation, asked_s)
         return False
 
-    def _not_served(self, accusation: Accusation) -> bool:
+    def _not_served(self, accusation: Accusation, asked_s: float) -> bool:
         """Count a version that the sender could not repeat; return whether the roster changed."""
         state, sender = self._state, self._state.members.of_node(accusation.accused)
         ordered_s, version = accusation.ordered_s, accusation.refused.version
-        if sender is None or not version or ordered_s is None or state.at_s > ordered_s + SERVED_S:
+        if sender is None or not version or ordered_s is None or asked_s > ordered_s + SERVED_S:
             return False
         text = f"it cannot serve version {version} again, which it had just announced"
         state.incidents.record(sender.node, "bad_model", text)
