@@ -66,16 +66,18 @@ while (frame := read_frame(sys.stdin.buffer)) is not None:
     names, arrays = ["a", "b"], [np.ones(2, np.float32), np.array([3])]
     if frame[0]["kind"] == "train":
         {train}
+    else:
+        {query}
     write_frame(answers, {{"names": names, "loss": 1.0, "score": 1.0}}, arrays)
 """
 
 
-def app_that(tmp_path, train, answer_s=60.0):
-    """Return the process of an app that answers `train` in a given way, without flwr."""
+def app_that(tmp_path, train="pass", query="pass"):
+    """Return the process of an app that answers in a given way, without flwr."""
     program = tmp_path / "python"
-    program.write_text(STAND_IN.format(python=sys.executable, train=train))
+    program.write_text(STAND_IN.format(python=sys.executable, train=train, query=query))
     program.chmod(0o755)
-    return AppProcess("flower:mine:app", "", str(program), 2, answer_s)
+    return AppProcess("flower:mine:app", "", str(program), 2)
 
 
 def train_one(app):
@@ -105,10 +107,26 @@ def test_a_reply_with_other_arrays_is_the_error_of_the_app(tmp_path, train, fact
 
 
 def test_an_app_that_hangs_is_named_and_ended(tmp_path):
-    app = app_that(tmp_path, "time.sleep(3600)", answer_s=1.0)
+    app = app_that(tmp_path, "time.sleep(3600)")
+    app._answer_s = 1.0  # the start may take longer
     with pytest.raises(UserCodeError, match="no answer within 1 s"):
         train_one(app)
     assert app._process.wait() != 0
+
+
+@pytest.mark.parametrize("sent", ["1", "1, 0, 0, 0, 0, 0, 0, 0", "2, 0, 0, 0, 0, 0, 0, 0, 123"])
+def test_an_app_that_ends_in_the_middle_of_its_answer_is_named(tmp_path, sent):
+    app = app_that(tmp_path, f"answers.write(bytes([{sent}])); answers.flush(); os._exit(3)")
+    with pytest.raises(UserCodeError, match="its process has ended with code 3"):
+        train_one(app)
+
+
+@pytest.mark.parametrize("query", ["arrays = [np.array([1]), np.array([3])]",
+                                   "arrays[1] = np.array(['text'])",
+                                   "arrays[1] = np.array([1j])"])  # fmt: skip
+def test_first_arrays_that_are_no_model_are_the_error_of_the_app(tmp_path, query):
+    with pytest.raises(ConfigError, match="must reply with an ArrayRecord"):
+        train_one(app_that(tmp_path, query=query))
 
 
 def test_an_app_ends_in_the_middle_of_a_training(tmp_path):

@@ -101,7 +101,9 @@ class AppProcess:
         deadline = Timer(self._answer_s, self._process.kill)
         deadline.daemon = True
         deadline.start()
-        frame = flower_child.read_frame(stdout)
+        frame = None
+        with suppress(ValueError):  # the process has ended in the middle of its answer
+            frame = flower_child.read_frame(stdout)
         is_late = not deadline.is_alive()
         deadline.cancel()
         if frame is None and is_late:
@@ -111,7 +113,8 @@ class AppProcess:
             )
         if frame is None:
             raise UserCodeError(
-                f"flower app {self._path}: its process has ended with code {self._process.wait()}"
+                f"flower app {self._path}: its process has ended with code "
+                f"{_exit_code(self._process)}"
             )
         if "error" in frame[0]:
             sys.stderr.write(frame[0]["error"])
@@ -125,11 +128,15 @@ def _end(process: "subprocess.Popen[bytes]") -> None:
         if stream is not None:
             with suppress(BrokenPipeError):
                 stream.close()
-    try:
-        process.wait(_END_S)
-    except subprocess.TimeoutExpired:
-        process.kill()
-        process.wait()
+    _exit_code(process)
+
+
+def _exit_code(process: "subprocess.Popen[bytes]") -> int:
+    """Wait for the end of a process that is about to end; kill it if it does not."""
+    with suppress(subprocess.TimeoutExpired):
+        return process.wait(_END_S)
+    process.kill()
+    return process.wait()
 
 
 def _last(error: str) -> str:
@@ -161,10 +168,12 @@ class FlowerTrainer(Trainer):
         self._app, self._data_size = app, data_size
         header, self._first = app.ask("query", 0, [], [], {})
         self._names: list[str] = header["names"]
-        if not self._first:
+        kinds = _kinds(self._first)
+        if "f" not in kinds or set(kinds) - set("fiub"):
             raise ConfigError(
                 "flower app: @app.query() must reply with an ArrayRecord, the arrays with which "
-                "all workers begin"
+                "all workers begin: floats, and if needed integers; their kinds are "
+                f"{kinds}"
             )
         slots = [
             Slot(name, array.shape, torch.float32 if array.dtype.kind == "f" else torch.int64)
