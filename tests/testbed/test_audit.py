@@ -223,3 +223,11 @@ def test_i9_private_keys_and_canaries_are_found_outside_key_files(tmp_path):
     (tmp_path / "trace.jsonl").write_text("the token is canary-123")
     found = [(path.name, what) for path, what in leaks(tmp_path, ["canary-123", ""])]
     assert found == [("trace.jsonl", "a given secret"), ("node.log", "a private key")]
+
+
+def test_i9_the_holes_of_a_sparse_file_are_skipped(tmp_path):
+    with (tmp_path / "node.log").open("wb") as file:
+        file.truncate(2**42)
+        file.seek(2**41)
+        file.write(b"the token is canary-123")
+    assert [what for _, what in leaks(tmp_path, ["canary-123"])] == ["a given secret"]

@@ -15,10 +15,13 @@ I10  accuracy within a stated distance of a run without faults
 `worker.history` describes the lines of an event log.
 """
 
+import errno
+import os
 import re
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from io import BufferedReader
 from itertools import pairwise
 from pathlib import Path
 
@@ -100,11 +103,20 @@ def _holds(path: Path, pattern: re.Pattern[bytes]) -> bool:
     """Return whether a file holds a pattern; reads in pieces, because checkpoints are large."""
     tail = b""
     with open_regular(path) as file:
-        while piece := file.read(_CHUNK_BYTES):
+        while _skip_hole(file) and (piece := file.read(_CHUNK_BYTES)):
             if pattern.search(tail + piece):
                 return True
             tail = piece[-_OVERLAP_BYTES:]
     return False
+
+
+def _skip_hole(file: BufferedReader) -> bool:
+    """Go on to the next data of a file that may be sparse; return whether there is any."""
+    try:
+        file.seek(os.lseek(file.fileno(), file.tell(), os.SEEK_DATA))
+    except OSError as error:
+        return error.errno != errno.ENXIO  # a file system without holes
+    return True
 
 
 def check_facts(facts: RunFacts) -> list[Finding]:
