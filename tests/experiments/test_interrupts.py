@@ -17,9 +17,10 @@ from contextlib import nullcontext
 import pytest
 
 from dystop.errors import DystopError
+from dystop.experiments.config import read_experiment
 from dystop.experiments.folders.run_folder import open_run
 from dystop.experiments.interrupts import Interrupts, Terminated, signals_kill, sigterm_raises
-from dystop.experiments.run import resume_run, verify_run
+from dystop.experiments.run import resume_run, run_experiment, verify_run
 from support.crashing_child import CONFIG
 
 BOTH = pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
@@ -176,6 +177,16 @@ def test_a_call_without_handlers_is_ended_by_the_signal(moment):
         assert (done.returncode, done.stdout) == (-signal.SIGINT, "")
     else:
         assert (done.returncode, done.stdout) == (0, "pending 2\n")
+
+
+def test_an_error_that_the_signal_may_have_caused_does_not_fail_the_run(tmp_path):
+    def interrupted(record):
+        send()
+        raise DystopError("the process of an app was ended")
+
+    with pytest.raises(KeyboardInterrupt):
+        run_experiment(read_experiment(None, CONFIG), tmp_path, "it", lambda _: None, interrupted)
+    assert open_run(tmp_path / "it").info["status"] == "interrupted"
 
 
 LONG = [*CONFIG, "stop.rounds=100000", "output.checkpoint_every=7"]

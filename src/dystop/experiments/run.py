@@ -180,11 +180,11 @@ def _run_to_end(
             log.sync()
             if (card := session.built.card) is not None:
                 keep_models(folder, session.built.components, state, card, session.output.models)
-        except KeyboardInterrupt:
-            update_info(folder, status="interrupted", wall_s=round(session.spent_s, 3))
-            raise
-        except Exception as error:
-            _mark_failed(folder, f"{type(error).__name__}: {error}")
+        except (KeyboardInterrupt, Exception) as error:
+            if isinstance(error, KeyboardInterrupt) or session.interrupts.pending is not None:
+                update_info(folder, status="interrupted", wall_s=round(session.spent_s, 3))
+            else:
+                _mark_failed(folder, f"{type(error).__name__}: {error}")
             raise
         reason = (
             stop_reason(session.built.components.stop, last) if last else "no round was possible"

@@ -138,19 +138,51 @@ def test_an_app_ends_in_the_middle_of_a_training(tmp_path):
     assert process.poll() is not None
 
 
-def test_the_process_of_an_app_ignores_ctrl_c(tmp_path):
+FLWR = """
+class Context:
+    def __init__(self, **_): pass
+class Message(Context): pass
+class RecordDict(dict): pass
+Array = ArrayRecord = None
+ConfigRecord = dict
+"""
+
+
+@pytest.fixture
+def child_of(tmp_path):
+    """Return a function that starts the process of an app, with a stand-in for flwr."""
+
+    def start(app):
+        (tmp_path / "flwr").mkdir()
+        (tmp_path / "flwr" / "__init__.py").touch()
+        (tmp_path / "flwr" / "app.py").write_text(FLWR)
+        (tmp_path / "mine.py").write_text(app)
+        words = [sys.executable, flower_child.__file__, "mine:app", str(tmp_path), "1"]
+        pipe = subprocess.PIPE
+        child = subprocess.Popen(words, stdin=pipe, stdout=pipe, stderr=pipe)
+        assert read_frame(child.stdout) == ({"ready": True}, [])
+        return child
+
+    return start
+
+
+def test_the_process_of_an_app_ignores_ctrl_c(child_of):
     """A terminal sends it to both processes; dystop ends its run in order."""
-    (tmp_path / "flwr").mkdir()
-    (tmp_path / "flwr" / "__init__.py").touch()
-    names = "class Context:\n    def __init__(self, **_): pass\nclass RecordDict: pass\n"
-    (tmp_path / "flwr" / "app.py").write_text(names)
-    (tmp_path / "mine.py").write_text("app = None\n")
-    words = [sys.executable, flower_child.__file__, "mine:app", str(tmp_path), "1"]
-    child = subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
-    assert read_frame(child.stdout) == ({"ready": True}, [])
+    child = child_of("app = None\n")
     child.send_signal(signal.SIGINT)
     child.communicate(timeout=1200)  # its standard input ends
     assert child.returncode == 0
+
+
+def test_an_app_that_trains_for_long_ends_soon_after_ctrl_c(child_of):
+    """Dystop waits for the answer, and would for an hour."""
+    wait = "print('begun', flush=True); time.sleep(3600)"
+    child = child_of(f"import time\ndef app(message, context): {wait}\n")
+    write_frame(child.stdin, {"kind": "train", "worker": 0, "names": [], "config": {}}, [])
+    assert child.stderr.readline() == b"begun\n"
+    child.send_signal(signal.SIGINT)
+    child.communicate(timeout=1200)
+    assert child.returncode == -signal.SIGALRM
 
 
 @needs_flower

@@ -20,6 +20,7 @@ import numpy as np
 
 LENGTH = struct.Struct("<Q")
 LOSSES = ("train_loss", "eval_loss", "loss")
+GRACE_S = 5  # that an answer may take after Ctrl-C
 SCORES = ("eval_acc", "accuracy", "acc", "eval_accuracy")
 
 
@@ -99,9 +100,35 @@ def _identify() -> None:
     TaskIdentity.run_id, TaskIdentity.node_id, TaskIdentity.task_id = 1, 0, 1
 
 
+class _Grace:
+    """Ctrl-C is for dystop, which ends this process; but it waits for the answer under way.
+
+    After Ctrl-C an answer may take `GRACE_S` seconds; then the alarm ends the process.
+    """
+
+    def __init__(self) -> None:
+        self._is_short = self._is_answering = False
+        signal.signal(signal.SIGINT, self._on_ctrl_c)
+
+    def _on_ctrl_c(self, number: int, frame: Any) -> None:
+        self._is_short = True
+        self._set_alarm()
+
+    def _set_alarm(self) -> None:
+        signal.alarm(GRACE_S if self._is_short and self._is_answering else 0)
+
+    def __enter__(self) -> None:
+        self._is_answering = True
+        self._set_alarm()
+
+    def __exit__(self, *error: object) -> None:
+        self._is_answering = False
+        self._set_alarm()
+
+
 def main(path: str, folder: str, workers: str) -> None:
     """Answer frames until standard input ends."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for dystop, which ends this process
+    grace = _Grace()
     answers = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)  # what the app prints must not mix with answers
     sys.path.insert(0, folder or os.getcwd())
@@ -113,10 +140,11 @@ def main(path: str, folder: str, workers: str) -> None:
         return
     while (frame := read_frame(sys.stdin.buffer)) is not None:
         header, arrays = frame
-        try:
-            write_frame(answers, *app.call(arrays=arrays, **header))
-        except Exception:
-            write_frame(answers, {"error": traceback.format_exc()}, [])
+        with grace:
+            try:
+                write_frame(answers, *app.call(arrays=arrays, **header))
+            except Exception:
+                write_frame(answers, {"error": traceback.format_exc()}, [])
 
 
 if __name__ == "__main__":
