@@ -102,7 +102,7 @@ def roll_back_ledger(cluster, raised):
     cluster.schedule.after(17.0, roll_back)
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", range(12))
 def test_workers_obey_a_restored_ledger_without_strikes(seed):
     cluster = cluster_of(Case(MECHANISMS["d-psgd"](), rounds=40, seed=seed))
     roll_back_ledger(cluster, raised=EPOCH_GAP)  # as `dystop restore` does

@@ -97,6 +97,7 @@ class Rounds:
         self._world: WorldState | None = None  # newest state of the emulated world
         self._late_trainings: dict[int, float] = {}  # node -> start of a training that was late
         self._opened_s: dict[int, float] = {}  # of rounds that this coordinator has opened
+        self._reported: set[int] = set()  # nodes with an exchange that this coordinator has seen
 
     # Opening ------------------------------------------------------------------------------------
 
@@ -224,7 +225,13 @@ class Rounds:
         return ("known" if report.round < self.state.control.t else "strange"), []
 
     def order_of(self, node: int, round_: int) -> Execute | None:
-        """Return the order that a report of this round answers, if it may still have an effect."""
+        """Return the order that a report of this round answers, if it may still have an effect.
+
+        After a restart, the first report of a node may answer an order of the same number that the
+        ledger has lost: None.
+        """
+        if self.state.epoch > 1 and node not in self._reported:
+            return None
         current = self.current
         if current is not None and round_ == current.t:
             return current.orders.get(node)
@@ -268,6 +275,7 @@ class Rounds:
     def _exchange_finished(self, node: int, order: Execute, report: Report) -> list[Accusation]:
         """Measure a finished exchange; return the refused models."""
         state, current = self.state, self.current
+        self._reported.add(node)
         idle = current.idle if current is not None and current.t == order.round else []
         most_s = self.seconds_since_order(node, order)
         observed_s = state.at_s - state.exchange_from_s.get(node, state.at_s)
