@@ -159,7 +159,7 @@ class OverlapLaw(Law):
 
 
 class TestbedLaw(Law):
-    """What real workers do (ADR 0072).
+    """What real workers do (ADR 0006).
 
     The receiver of a link pulls the model, also of a pushed one, and its sender does not wait.
     The receiver waits for the sender where it needs the model of this round: in a synchronous
