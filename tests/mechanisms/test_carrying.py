@@ -201,6 +201,8 @@ def test_bytes_on_the_wire_count_what_travels():
         sizes[name] = fleet.model_bytes
     plain = sizes["d-psgd"]
     assert sizes == {NAMES[0]: plain + 4, NAMES[1]: 2 * plain, NAMES[2]: plain, "d-psgd": plain}
+    larger = read_experiment(None, [*WORDS, f"mechanism.name={NAMES[1]}", "model.wire_bytes=1000"])
+    assert build(larger).components.fleet.model_bytes == 2000
 
 
 def test_corrections_take_the_sequential_path_or_are_refused():
@@ -212,7 +214,10 @@ def test_corrections_take_the_sequential_path_or_are_refused():
 
 def test_a_lost_share_of_a_weight_is_refused_before_the_run():
     words = [*WORDS, "mechanism.name=push_sum:PushSum"]
-    for option in ("world.outages.loss=0.1", "link.compression=int8"):
+    for option in (
+        "world.outages.loss=0.1", "link.compression=int8", "aggregation.rule=median",
+        "staleness.rule=constant", "world.budget.binds=everybody",
+    ):  # fmt: skip
         with pytest.raises(ConfigError, match=r".*push-sum carries 'weight'.*leave \S+ out"):
             build(read_experiment(None, [*words, option]))
 
@@ -251,3 +256,11 @@ def test_places_do_not_overlap():
     }  # fmt: skip
     assert (values["c"] == 3).all()
     assert (values["d"] == 4).all()
+
+
+def test_an_attacker_sends_carried_vectors_with_rows_of_their_own():
+    words = [*WORDS, "mechanism.name=push_sum:PushSum", "adversary.kind=flip", "stop.rounds=2"]
+    components = build(read_experiment(None, words)).components
+    *_, (_, state) = run_rounds(components, begin(components))
+    values = components.trainer.places.values(state.models.latest, state.models.counters)
+    assert (values["weight"] < 1).any()

@@ -42,6 +42,7 @@ def mechanism_of(experiment: Experiment) -> Mechanism:
     Raises:
         ConfigError: A wrapper does not go with the mechanism, the links or the world.
     """
+    _check_shares(experiment)
     mechanism, key = experiment.mechanism, "world.budget.binds"
     if experiment.world.budget.binds == "everybody":
         overlay = experiment.world.reach == "overlay"
@@ -50,26 +51,28 @@ def mechanism_of(experiment: Experiment) -> Mechanism:
         except ConfigError as error:
             hint = set_by(experiment.reading, mechanism.name, key)
             raise ConfigError(f"{error}{hint}") from None
-    _check_shares(experiment)
     if experiment.staleness.rule != "none":
         mechanism = StalenessWeighted(mechanism, experiment.staleness)
     return mechanism
 
 
 def _check_shares(experiment: Experiment) -> None:
-    """Refuse links that lose or round a carried vector whose sum over all workers must stay."""
-    outages, mechanism = experiment.world.outages, experiment.mechanism
+    """Refuse what takes shares of a carried vector whose sum over all workers must stay."""
+    mechanism = experiment.mechanism
     names = [one.name for one in mechanism.capabilities().carries if one.rows == "own"]
     found = {
-        "world.outages.loss": ("loses", outages.loss > 0),
-        "link.compression": ("rounds", experiment.link.compression != "none"),
+        "world.outages.loss": experiment.world.outages.loss > 0,
+        "link.compression": experiment.link.compression != "none",
+        "aggregation.rule": experiment.aggregation.rule != "mean",
+        "staleness.rule": experiment.staleness.rule != "none",
+        "world.budget.binds": experiment.world.budget.binds == "everybody",
     }
-    for key, (does, is_set) in found.items():
-        if names and is_set:
-            raise ConfigError(
-                f"{key}: {mechanism.name} carries {names[0]!r}, whose sum over all workers must "
-                f"stay, and a link {does} shares of it; leave {key} out, or use another mechanism"
-            )
+    for key in (key for key, is_set in found.items() if names and is_set):
+        raise ConfigError(
+            f"{key}: {mechanism.name} carries {names[0]!r}, whose sum over all workers must stay, "
+            f"and nobody would get back what this setting takes of it; leave {key} out, or use "
+            "another mechanism"
+        )
 
 
 def steps_of(experiment: Experiment, fleet: Fleet) -> Ints:

@@ -28,7 +28,10 @@ def exchange_of(experiment: Experiment, layout: Layout) -> Exchange:
 
 def message_bytes(experiment: Experiment, layout: Layout) -> int:
     """Return the bytes of one message on the wire: a model, or what a codec makes of it."""
-    model = experiment.model.wire_bytes or layout.model_bytes
+    model, size = layout.model_bytes, experiment.model.wire_bytes
+    if size:  # and what is carried beside the model takes as much more as beside the real one
+        alone = layout.width - sum(slot.numel for slot in layout.carried)
+        model = size * layout.width // alone
     codec = exchange_of(experiment, layout).codec
     if codec is None:
         return model
