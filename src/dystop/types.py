@@ -16,7 +16,7 @@ and arrays of nodes have N + 1 entries.
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, ClassVar, Literal, TypeVar
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 
@@ -32,26 +32,6 @@ Feedback = Literal["loss", "distance"]
 
 BudgetOf = Callable[[Ints], Floats]
 """Returns the models that some nodes may send and receive in a round."""
-
-Value = TypeVar("Value")
-
-
-def updated(value: Value, **changes: Any) -> Value:
-    """Return a copy of a dataclass with other values in some fields.
-
-    It is `dataclasses.replace` in a fifth of the time, for classes that compute nothing when they
-    are made: a round makes a dozen copies.
-
-    >>> updated(Mailbox(1, 2, 3), src=5).src
-    5
-    """
-    before = value.__dict__
-    held = before | changes
-    if len(held) != len(before):
-        raise TypeError(f"{type(value).__name__} has no field {changes.keys() - before.keys()}")
-    copy = object.__new__(type(value))
-    object.__setattr__(copy, "__dict__", held)
-    return copy
 
 
 @dataclass(frozen=True)
@@ -156,7 +136,7 @@ class Outcome:
     link_s: Floats  # [L]
     link_bytes: Ints  # [L]
     lost: Bools  # [L], transfers that failed
-    loss: Floats  # [A], mean training loss of the new local training
+    loss: Floats  # [A], mean training loss of the new local training; NaN until it has ended
     samples: int  # images trained on
     idle_s: float = 0.0  # seconds, summed over workers, spent neither training nor exchanging
     active: Ints = field(default_factory=lambda: np.zeros(0, np.int64))

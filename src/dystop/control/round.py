@@ -23,7 +23,6 @@ from dystop.types import (
     Outcome,
     Score,
     View,
-    updated,
 )
 
 
@@ -67,7 +66,7 @@ def decide(mechanism: Mechanism, control: ControlState, view: View) -> tuple[Pla
     """Ask the mechanism for a plan and check it."""
     plan, memory = mechanism.plan(control.memory, view)
     check_plan(mechanism, plan, view)
-    return plan, control if memory is control.memory else updated(control, memory=memory)
+    return plan, control if memory is control.memory else replace(control, memory=memory)
 
 
 def advance(
@@ -98,14 +97,14 @@ def advance(
     bound, queue = mechanism.capabilities().queue_bound, control.queue
     if bound is not None:
         queue = next_queue(queue, control.staleness, bound, view.alive)
-    return updated(
-        control,
+    return ControlState(
         t=control.t + 1,
         clock_s=control.clock_s + outcome.duration_s,
         staleness=_next_staleness(control.staleness, active, frozen),
         queue=queue,
         version=version,
         pulls=_with_pulls(control.pulls, plan.links, outcome.lost),
+        memory=control.memory,
         wire_bytes=control.wire_bytes + int(np.add.reduce(outcome.link_bytes)),
         samples=control.samples + outcome.samples,
         last=outcome,

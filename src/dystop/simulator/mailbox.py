@@ -3,6 +3,8 @@
 A message holds the number of a snapshot; the snapshots lie beside the other models (`Models`).
 """
 
+from dataclasses import replace
+
 import numpy as np
 from torch import Tensor
 
@@ -12,7 +14,7 @@ from dystop.simulator.mixing.stage import Sent
 from dystop.simulator.model_stack import Models, published_row, write_rows
 from dystop.simulator.state import State
 from dystop.sparse import Bools, Floats, Ints, ints, mask_of
-from dystop.types import View, updated
+from dystop.types import View
 from dystop.world import InFlight, Messages, RealisedPlan
 
 SPARE = 16  # snapshots that may stay although no message carries them
@@ -84,8 +86,8 @@ def send(
         snapshot=snapshots,
         weight=weight,
     )
-    progress = updated(state.progress, in_flight=state.progress.in_flight.add(messages))
-    return updated(state, progress=progress, snapshots_made=made)
+    progress = replace(state.progress, in_flight=state.progress.in_flight.add(messages))
+    return replace(state, progress=progress, snapshots_made=made)
 
 
 def _feed_rows_only(links: Links, rows: Mix) -> bool:
@@ -213,4 +215,4 @@ def _with_in_flight(state: State, in_flight: InFlight) -> State:
             del models.snapshots[number]
             models.origins.pop(number, None)
         in_flight.snapshots_kept = len(models.snapshots)
-    return updated(state, progress=updated(state.progress, in_flight=in_flight))
+    return replace(state, progress=replace(state.progress, in_flight=in_flight))

@@ -75,7 +75,6 @@ def simulate_ahead(
             if ends_early(components.stop, record):
                 queue.run("the run ends")
                 return
-            state = replace(state, control=after.control) if not running else state
     queue.run("the run ends")
     while running:
         record, after = _finish(components, running, plain, memories)

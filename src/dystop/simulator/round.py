@@ -38,8 +38,8 @@ from dystop.simulator.exchange import realise, with_memory
 from dystop.simulator.mailbox import deliver
 from dystop.simulator.model_stack import PendingScore, first_models, index
 from dystop.simulator.state import Components, State
-from dystop.simulator.transfers import PendingOutcome, execute
-from dystop.types import ControlState, Observation, Outcome, View, updated
+from dystop.simulator.transfers import Losses, execute, write_losses
+from dystop.types import ControlState, Observation, Outcome, View
 from dystop.world import Progress, RealisedPlan, WorldState
 from dystop.world.progress import nothing_in_flight
 
@@ -62,9 +62,10 @@ class StartedRound:
     plan: Plan
     decided: ControlState  # after the decision
     realised: RealisedPlan
-    outcome: PendingOutcome
+    outcome: Outcome  # its losses are not written yet
+    losses: Losses
     score: PendingScore | None  # None: no evaluation is due
-    state: State  # after the round; the losses of its outcome are missing
+    state: State  # after the round
 
 
 def start_round(components: Components, state: State) -> StartedRound | None:
@@ -82,19 +83,19 @@ def start_round(components: Components, state: State) -> StartedRound | None:
 
     # Execute: the world says what arrives and when; models are mixed and trained.
     realised, state = realise(components, state, view, plan)
-    outcome, state = execute(components, state, view, plan, realised)
+    outcome, losses, state = execute(components, state, view, plan, realised)
 
     # Advance: clock, staleness, queues and counts. Losses have no part in them.
-    control = advance(components.mechanism, decided, view, plan, outcome.known)
-    due, state = schedule_evaluation(components, view.t, updated(state, control=control))
+    control = advance(components.mechanism, decided, view, plan, outcome)
+    due, state = schedule_evaluation(components, view.t, replace(state, control=control))
     score = request_score(components, state) if due else None
-    return StartedRound(world_state, view, plan, decided, realised, outcome, score, state)
+    return StartedRound(world_state, view, plan, decided, realised, outcome, losses, score, state)
 
 
 def finish_round(components: Components, started: StartedRound) -> tuple[RoundRecord, State]:
     """Wait for losses and scores; return the record of the round, and the state after it."""
-    view, plan, outcome = started.view, started.plan, started.outcome.result()
-    state = updated(started.state, control=updated(started.state.control, last=outcome))
+    view, plan, outcome, state = started.view, started.plan, started.outcome, started.state
+    write_losses(outcome, started.losses)
     record = record_of(started.decided, state.control, view, plan, outcome)
     score = started.score
     if score is None and is_last(components, record):
@@ -172,8 +173,8 @@ def open_round(components: Components, state: State) -> tuple[WorldState, State]
     control = state.control
     world_state, progress = components.world.open_round(control.t, control.clock_s, state.progress)
     if progress is not state.progress or world_state.now_s != control.clock_s:
-        control = updated(control, clock_s=world_state.now_s)
-        state = updated(state, control=control, progress=progress)
+        control = replace(control, clock_s=world_state.now_s)
+        state = replace(state, control=control, progress=progress)
     return world_state, deliver(state)
 
 

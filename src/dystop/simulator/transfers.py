@@ -1,7 +1,7 @@
 """Carry out a plan on the models of all nodes: transfers, mixing, and new local trainings."""
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
@@ -18,31 +18,20 @@ from dystop.simulator.model_stack import index, link_distances, write_rows
 from dystop.simulator.state import Components, State
 from dystop.sparse import Bools, Floats, Ints, mask_of
 from dystop.training.problem import Trained
-from dystop.types import Outcome, View, updated
+from dystop.types import Outcome, View
 from dystop.world import Progress, RealisedPlan
 
-
-@dataclass(frozen=True)
-class PendingOutcome:
-    """The outcome of a round that a device may still be training."""
-
-    known: Outcome  # without losses: they are NaN
-    losses: Floats | Callable[[], Floats]  # [B]; a callable waits for the device
-
-    def result(self) -> Outcome:
-        """Wait for the losses and return the whole outcome."""
-        loss = self.losses() if callable(self.losses) else self.losses
-        if anywhere(self.known.failed):  # a worker that failed has no loss
-            every = self.known.loss.copy()
-            every[~self.known.failed] = loss
-            loss = every
-        return updated(self.known, loss=loss)
+Losses = Floats | Callable[[], Floats]
+"""Of the trainings that were started; a callable waits for the device."""
 
 
 def execute(
     components: Components, state: State, view: View, plan: Plan, realised: RealisedPlan
-) -> tuple[PendingOutcome, State]:
-    """Move models, mix them and start the active workers' trainings; do not wait for a device."""
+) -> tuple[Outcome, Losses, State]:
+    """Move models, mix them and start the active workers' trainings; do not wait for a device.
+
+    The losses of the outcome are NaN until `write_losses` has waited for them.
+    """
     models, active = state.models, realised.plan.active
     before = None
     if models.finished is not None:
@@ -56,9 +45,14 @@ def execute(
     trained = _train(components, state, view, realised)
     if models.finished is not None and before is not None:
         models.finished[index(active, models.latest)] = before
-    known = outcome_of(plan, realised, trained.samples, distance)
+    outcome = outcome_of(plan, realised, trained.samples, distance)
     progress = start_trainings(state.progress, view, realised)
-    return PendingOutcome(known, trained.losses), updated(state, progress=progress)
+    return outcome, trained.losses, replace(state, progress=progress)
+
+
+def write_losses(outcome: Outcome, losses: Losses) -> None:
+    """Wait for the losses of a round and write them into its outcome; who failed has none."""
+    outcome.loss[~outcome.failed] = losses() if callable(losses) else losses
 
 
 def outcome_of(
@@ -215,4 +209,4 @@ def start_trainings(progress: Progress, view: View, realised: RealisedPlan) -> P
     started, training = progress.started_s.copy(), progress.training_s.copy()
     started[active] = view.now_s + realised.begin_s
     training[active] = view.step_s[active] * realised.steps
-    return updated(progress, started_s=started, training_s=training)
+    return Progress(started, training, progress.in_flight)
