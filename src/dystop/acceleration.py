@@ -19,6 +19,9 @@ from typing import Any, ClassVar, Generic, ParamSpec, TypeVar
 P = ParamSpec("P")
 R = TypeVar("R")
 
+FEW = 64
+"""Links or workers that a kernel for few of them compares one by one, before NumPy has started."""
+
 VARIABLE = "DYSTOP_KERNELS"
 """Environment variable: `off` makes every function run its NumPy reference."""
 
@@ -30,9 +33,11 @@ class Accelerated(Generic[P, R]):
 
     enabled: ClassVar[bool] = os.environ.get(VARIABLE) != "off"  # for all functions together
 
-    def __init__(self, reference: Callable[P, R], path: str) -> None:
+    def __init__(
+        self, reference: Callable[P, R], path: str, size: Callable[..., float] | None = None
+    ) -> None:
         """Tie a reference to the kernel at `path`, written as "module:function"."""
-        self.reference, self.path = reference, path
+        self.reference, self.path, self._size = reference, path, size
         self._chosen: Callable[P, R] | None = None  # while enabled, from the first call on
         update_wrapper(self, reference)
 
@@ -43,19 +48,26 @@ class Accelerated(Generic[P, R]):
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
         """Run the kernel or the reference."""
-        if not self.enabled:
+        if not self.enabled or (self._size is not None and self._size(*args, **kwargs) > FEW):
             return self.reference(*args, **kwargs)
         if self._chosen is None:
             self._chosen = kernel_at(self.path) or self.reference
         return self._chosen(*args, **kwargs)
 
 
-def accelerated(path: str) -> Callable[[Callable[P, R]], Accelerated[P, R]]:
+def accelerated(
+    path: str, size: Callable[..., float] | None = None
+) -> Callable[[Callable[P, R]], Accelerated[P, R]]:
     """Decorate a NumPy reference with the "module:function" of its kernel.
 
     The plain function stays reachable as the attribute `reference`.
+
+    Args:
+        path: Where the kernel is.
+        size: Of a kernel for few: how many it would compare one by one. The reference runs where
+            they are more than `FEW`.
     """
-    return lambda reference: Accelerated(reference, path)
+    return lambda reference: Accelerated(reference, path, size)
 
 
 def kernel_at(path: str) -> Callable[..., Any] | None:

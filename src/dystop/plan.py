@@ -6,7 +6,7 @@ from src*, as in `dystop.sparse`.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
-from functools import cached_property, lru_cache
+from functools import cached_property
 from typing import Any, Literal
 
 import numpy as np
@@ -15,9 +15,6 @@ from numpy.typing import NDArray
 from dystop.sparse import Bools, Floats, Ints, Rows, group, ints, row_order
 
 MixKind = Literal["linear", "delta", "masked"]
-
-FEW = 64
-"""Links of a round that kernels compare one by one, in less time than NumPy takes to start."""
 
 
 @dataclass(frozen=True)
@@ -46,22 +43,16 @@ class Links:
     @cached_property
     def stage_count(self) -> int:
         """Number of mix stages, up to the last one that a link feeds."""
-        if _repeats(self.stage):
-            return int(self.stage[0]) + 1
-        return max(self.stage.tolist(), default=-1) + 1
+        return int(self.stage.max(initial=-1)) + 1
 
     def of_stage(self, stage: int) -> "Links":
         """Return the links that feed one mix stage."""
-        if _repeats(self.stage):
-            return self if self.stage[0] == stage else no_links()
-        return self.take(self.stage == stage)
+        return self if self.stages == [stage] else self.take(self.stage == stage)
 
     @cached_property
     def stages(self) -> list[int]:
         """The mix stages that the links feed, ascending."""
-        if _repeats(self.stage):
-            return [int(self.stage[0])]
-        stages: list[int] = np.unique(self.stage).tolist()
+        stages: list[int] = np.flatnonzero(np.bincount(self.stage)).tolist()
         return stages
 
     def at_stage(self, stage: int) -> slice | Ints:
@@ -71,7 +62,7 @@ class Links:
     @cached_property
     def payer(self) -> Ints:
         """The node to which the time of each link is charged: the sender of a push, else dst."""
-        return np.where(self.pushed, self.src, self.dst) if anywhere(self.pushed) else self.dst
+        return np.where(self.pushed, self.src, self.dst)
 
     @cached_property
     def by_receiver(self) -> Rows:
@@ -103,33 +94,17 @@ def links(
     return Links(
         ints(dst),
         ints(src),
-        stage if isinstance(stage, np.ndarray) else repeated(np.int64(stage), n),
-        repeated(np.float64(fraction), n),
-        repeated(np.bool_(delta), n),
-        repeated(np.bool_(background), n),
-        repeated(np.bool_(pushed), n) if isinstance(pushed, bool) else pushed,
+        stage if isinstance(stage, np.ndarray) else _column(stage, n, np.int64),
+        _column(fraction, n, np.float64),
+        _column(delta, n, np.bool_),
+        _column(background, n, np.bool_),
+        _column(pushed, n, np.bool_) if isinstance(pushed, bool) else pushed,
     )
 
 
-@lru_cache(maxsize=1024, typed=True)
-def repeated(value: np.generic, n: int) -> NDArray[Any]:
-    """Return a read-only array of n times a value: one number in memory for millions of links.
-
-    It is what `np.broadcast_to` returns, in a fraction of the time.
-    """
-    return np.ndarray((n,), value.dtype, value.tobytes(), 0, (0,))
-
-
-def anywhere(flags: Bools) -> bool:
-    """Return whether any flag is set; a broadcast array is read once."""
-    if len(flags) > FEW:
-        return bool(flags[0] if _repeats(flags) else flags.any())
-    return b"\1" in flags.tobytes()  # in a fifth of the time that `any` takes
-
-
-def _repeats(values: Bools | Ints) -> bool:
-    """Return whether an array is one broadcast value."""
-    return len(values) > 0 and values.strides == (0,)
+def _column(value: float, n: int, dtype: type) -> NDArray[Any]:
+    """Return an array of n times a value; zeros take no memory until they are written."""
+    return np.full(n, value, dtype) if value else np.zeros(n, dtype)
 
 
 def no_links() -> Links:
@@ -138,18 +113,11 @@ def no_links() -> Links:
 
 
 def join_links(parts: Sequence[Links]) -> Links:
-    """Return links of several kinds as one set; a value that all share is kept once."""
+    """Return links of several kinds as one set."""
     parts = [part for part in parts if len(part)]
     if not parts:
         return no_links()
-    return Links(*(_joined([getattr(part, name) for part in parts]) for name in _COLUMNS))
-
-
-def _joined(arrays: Sequence[NDArray[Any]]) -> NDArray[Any]:
-    first = arrays[0]
-    if all(_repeats(a) and a[0] == first[0] for a in arrays):
-        return repeated(first[0], sum(map(len, arrays)))
-    return np.concatenate(arrays)
+    return Links(*(np.concatenate([getattr(part, name) for part in parts]) for name in _COLUMNS))
 
 
 @dataclass(frozen=True, slots=True)

@@ -256,7 +256,7 @@ def test_sources_of_few_links(seed, kind):
     if kind == 7:
         mix = replace(mix, weight=mix.weight[1:])
     stage = int(kind == 8)
-    flags = both(plan_check.few_violations, mix, pulled, mail, stage, 9, 1e-9)
+    flags = both(plan_check.violations, mix, pulled, mail, stage, 9, 1e-9)
     assert kind > 0 or flags == [0]
     if kind in (0, 2, 4, 8):
         both(plan_check.sources_of, mix, pulled, mail, stage, 9)
@@ -325,8 +325,8 @@ def test_timetables(seed, law, links_count):
     link_s, remaining_s = draw.integers(0, 4, links_count) / 2.0, draw.integers(0, 4, 9) / 2.0
     training_s = draw.random(len(plan.active))
     law = laws.LAWS[law]()
-    both(laws.few_times, law, plan, link_s, remaining_s, training_s)
-    table = laws.few_times.reference(law, plan, link_s, remaining_s, training_s)
+    both(laws.timetable, law, plan, link_s, remaining_s, training_s)
+    table = laws.timetable.reference(law, plan, link_s, remaining_s, training_s)
     started_s = draw.random(9) + draw.integers(0, 2)
     under_way = progress.Progress(started_s, draw.random(9), progress.nothing_in_flight())
     workers = int(draw.integers(plan.active.max() + 1, 10))

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from dystop.acceleration import accelerated
-from dystop.plan import FEW, Mix, mix_of
+from dystop.plan import Mix, mix_of
 from dystop.rng import bits
 from dystop.sparse import Bools, Floats, Graph, Ints, Rows, check_ids, group, ints
 
@@ -43,12 +43,11 @@ def size_weights(receiver: Ints, dst: Ints, src: Ints, data_size: Ints) -> Mix:
         data_size: D_i, [N].
     """
     if len(receiver) == 1 and (dst == receiver[0]).all():
-        few = size_row if len(src) <= FEW else size_row.reference
-        return few(receiver, src, data_size)
+        return size_row(receiver, src, data_size)
     return size_rows(receiver, group(len(data_size), dst, src, ascending=True), data_size)
 
 
-@accelerated("dystop.kernels.choices:size_row")
+@accelerated("dystop.kernels.choices:size_row", size=lambda receiver, src, _: len(src))
 def size_row(receiver: Ints, src: Ints, data_size: Ints) -> Mix:
     """Return the row of `size_weights` for a single receiver of all links."""
     source = np.sort(np.append(src, receiver))

@@ -4,6 +4,7 @@ A law is a class in `LAWS`; `timetable` and `spare_s` ask it. The rest of the mo
 laws share: remaining training and exchange times.
 """
 
+import math
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import ClassVar
@@ -11,7 +12,7 @@ from typing import ClassVar
 import numpy as np
 
 from dystop.acceleration import accelerated
-from dystop.plan import FEW, Plan, anywhere
+from dystop.plan import Plan
 from dystop.registry import Registry
 from dystop.sparse import Bools, Floats, Graph, Ints
 
@@ -46,7 +47,7 @@ def exchange_s(plan: Plan, link_s: Floats, nodes: int) -> Floats:
     stage of pulls this is the second term of eq:costtime.
     """
     total, links = np.zeros(nodes), plan.links
-    if anywhere(links.background):
+    if np.count_nonzero(links.background):
         blocking = ~links.background
         links, link_s = links.take(blocking), link_s[blocking]
     for stage in links.stages:
@@ -195,6 +196,12 @@ class TestbedLaw(Law):
 LAWS: Registry[Law] = Registry("timing law", Law, "dystop.laws", (PaperLaw, OverlapLaw, TestbedLaw))
 
 
+def compared(law: Law, plan: Plan) -> float:
+    """Return how many links or workers a kernel compares one by one, for `accelerated`."""
+    return max(len(plan.links.dst), len(plan.active)) if law.has_kernel else math.inf
+
+
+@accelerated("dystop.kernels.times:timetable", size=lambda law, plan, *_: compared(law, plan))
 def timetable(
     law: Law, plan: Plan, link_s: Floats, remaining_s: Floats, training_s: Floats
 ) -> Timetable:
@@ -207,23 +214,6 @@ def timetable(
         remaining_s: remaining training of every node, 0 for a server, [nodes].
         training_s: length of the new training of each active worker, [A].
     """
-    compute = few_times if has_kernel(law, plan) else few_times.reference
-    return compute(law, plan, link_s, remaining_s, training_s)
-
-
-def has_kernel(law: Law, plan: Plan) -> bool:
-    """Return whether compiled code goes through the links and active workers one by one.
-
-    It does for a plan of few.
-    """
-    return law.has_kernel and len(plan.links.dst) <= FEW and len(plan.active) <= FEW
-
-
-@accelerated("dystop.kernels.times:few_times")
-def few_times(
-    law: Law, plan: Plan, link_s: Floats, remaining_s: Floats, training_s: Floats
-) -> Timetable:
-    """Compute the timetable of a round of few links; see `timetable`."""
     table = law.table(plan, link_s, remaining_s)
     if not plan.join:
         return table

@@ -10,8 +10,8 @@ import numpy as np
 
 from dystop.acceleration import accelerated
 from dystop.errors import PlanError
-from dystop.plan import FEW, Links, Mix, Plan, anywhere
-from dystop.sparse import Bools, Ints, Rows, has_edges
+from dystop.plan import Links, Mix, Plan
+from dystop.sparse import Bools, Ints, Rows
 from dystop.types import Mailbox, Mechanism, View
 
 UNSORTED, UNEVEN, NEGATIVE, UNLINKED = 1, 2, 4, 8
@@ -25,7 +25,8 @@ def check_plan(mechanism: Mechanism, plan: Plan, view: View) -> None:
     _check_links(mechanism, plan, view)
     _check_notes(mechanism, plan, view)
     for stage, mix in enumerate(plan.mixes):
-        suspect = _suspect_rules(plan, view, stage)
+        facts = plan.links, view.mailbox, stage, view.fleet.nodes
+        suspect = violations(mix, *facts, _TOLERANCE)
         if suspect & UNSORTED:
             _check_shape(mechanism, mix)
         if suspect & (UNEVEN | NEGATIVE) or mix.kind == "delta":
@@ -33,17 +34,6 @@ def check_plan(mechanism: Mechanism, plan: Plan, view: View) -> None:
         if suspect & UNLINKED:
             _check_sources(mechanism, plan, view, stage)
         _check_background(mechanism, plan, stage)
-
-
-def _suspect_rules(plan: Plan, view: View, stage: int) -> int:
-    """Return the rules that a mix stage may break, as flags; all where its arrays do not fit."""
-    mix = plan.mixes[stage]
-    if len(plan.links) <= FEW:
-        mail = view.mailbox.to(mix.receiver)
-        return few_violations(mix, plan.links, mail, stage, view.fleet.nodes, _TOLERANCE)
-    if not _is_compressed(mix, view.fleet.nodes):
-        return ALL
-    return mix_violations(mix, plan.links.of_stage(stage).by_receiver, _TOLERANCE)
 
 
 @accelerated("dystop.kernels.mixing_rows:mix_violations")
@@ -73,18 +63,20 @@ def mix_violations(mix: Mix, linked: Rows, tolerance: float) -> int:
     return sum(flag for flag, found in holds.items() if found)
 
 
-@accelerated("dystop.kernels.mixing_rows:few_violations")
-def few_violations(
+@accelerated("dystop.kernels.mixing_rows:violations", size=lambda mix, links, *_: len(links))
+def violations(
     mix: Mix, links: Links, mailbox: Mailbox, stage: int, nodes: int, tolerance: float
 ) -> int:
-    """Return the rules that the rows of a mix may break, for a plan of few links.
+    """Return the rules that the rows of a mix stage may break, as flags.
 
     A source that a message brings is not UNLINKED. Where the arrays of the mix do not fit together,
     all rules may be broken.
     """
     if not _is_compressed(mix, nodes):
         return ALL
-    flags = mix_violations.reference(mix, links.of_stage(stage).by_receiver, tolerance)
+    flags = mix_violations(mix, links.of_stage(stage).by_receiver, tolerance)
+    if not flags & UNLINKED and mix.source.max(initial=-1) < nodes:
+        return flags
     linked, mailed = sources_of(mix, links, mailbox, stage, nodes)
     exists = (mix.source >= 0) & (mix.source < nodes)
     unknown = ~(linked | mailed | (mix.source == mix.dst)) | ~exists
@@ -135,20 +127,10 @@ def _check_active(mechanism: Mechanism, plan: Plan, view: View) -> None:
 def _check_links(mechanism: Mechanism, plan: Plan, view: View) -> None:
     """Refuse links out of reach, and undeclared links that carry updates."""
     links = plan.links
-    if not _all_in_reach(links, view):
+    if len(links) and int(view.reach.find(links.dst, links.src).min()) < 0:
         _name_bad_link(mechanism, links, view)
-    if anywhere(links.delta) and not mechanism.capabilities().deltas:
+    if np.count_nonzero(links.delta) and not mechanism.capabilities().deltas:
         _refuse(mechanism, "a link carries an update, but `capabilities` does not declare `deltas`")
-
-
-def _all_in_reach(links: Links, view: View) -> bool:
-    """Return whether every link of a plan is an edge of the reach graph."""
-    if len(links) <= FEW:
-        return not len(links) or int(view.reach.find(links.dst, links.src).min()) >= 0
-    try:
-        return has_edges(view.reach, links.by_receiver)
-    except IndexError:  # a negative id
-        return False
 
 
 def _name_bad_link(mechanism: Mechanism, links: Links, view: View) -> None:
@@ -177,7 +159,7 @@ def _check_shape(mechanism: Mechanism, mix: Mix) -> None:
 
 def _check_background(mechanism: Mechanism, plan: Plan, stage: int) -> None:
     """Refuse a row with a background link unless it mixes only that link and the own model."""
-    if not anywhere(plan.links.background):
+    if not np.count_nonzero(plan.links.background):
         return
     late = plan.links.background & (plan.links.stage == stage)
     if not late.any():
@@ -226,13 +208,10 @@ def source_kind(plan: Plan, view: View, stage: int) -> tuple[Bools, Bools]:
     A link takes precedence over an older message of the same sender. All other weights apply to the
     own model.
     """
-    mix, links, mail = plan.mixes[stage], plan.links, view.mailbox
-    if len(links) > FEW:
-        return sources_of.reference(mix, links, mail, stage, view.fleet.nodes)
-    return sources_of(mix, links, mail.to(mix.receiver), stage, view.fleet.nodes)
+    return sources_of(plan.mixes[stage], plan.links, view.mailbox, stage, view.fleet.nodes)
 
 
-@accelerated("dystop.kernels.mixing_rows:sources_of")
+@accelerated("dystop.kernels.mixing_rows:sources_of", size=lambda mix, links, *_: len(links))
 def sources_of(
     mix: Mix, links: Links, mailbox: Mailbox, stage: int, nodes: int
 ) -> tuple[Bools, Bools]:

@@ -12,7 +12,7 @@ import numpy as np
 from dystop.control.plan_check import check_plan
 from dystop.control.staleness import next_queue, next_staleness
 from dystop.errors import TransportError
-from dystop.plan import FEW, Links, Plan, anywhere
+from dystop.plan import Links, Plan
 from dystop.record import ACCURACY, RoundRecord
 from dystop.sparse import Bools, Ints, PairCounts, mask_of, no_pairs
 from dystop.types import (
@@ -116,7 +116,7 @@ def _refuse_lost_shares(mechanism: Mechanism, view: View, plan: Plan, outcome: O
     if all(mix.carried is None for mix in plan.mixes):
         return
     lost = np.flatnonzero(outcome.lost)
-    if not len(lost) and not anywhere(outcome.failed):
+    if not len(lost) and not np.count_nonzero(outcome.failed):
         return
     what = "an exchange failed"
     if len(lost):
@@ -130,7 +130,7 @@ def _refuse_lost_shares(mechanism: Mechanism, view: View, plan: Plan, outcome: O
 
 def confirmed(plan: Plan, outcome: Outcome) -> Ints:
     """Return the active workers whose exchange succeeded."""
-    return plan.active[~outcome.failed] if anywhere(outcome.failed) else plan.active
+    return plan.active[~outcome.failed] if np.count_nonzero(outcome.failed) else plan.active
 
 
 def _next_staleness(staleness: Ints, active: Ints, frozen: Bools | None) -> Ints:
@@ -174,9 +174,7 @@ def _with_pulls(pulls: PairCounts, links: Links, lost: Bools) -> PairCounts:
     """Return the counts after the pulls that arrived."""
     if not len(links.dst):
         return pulls
-    all_arrive = not anywhere(links.pushed) and not anywhere(lost)
-    if len(links) > FEW and all_arrive:
-        return pulls.add_rows(links.by_receiver)  # the plan check has grouped them
+    all_arrive = not np.count_nonzero(links.pushed) and not np.count_nonzero(lost)
     if all_arrive:
         return pulls.add(links.dst, links.src)
     arrived = ~(lost | links.pushed)

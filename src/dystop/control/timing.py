@@ -9,13 +9,14 @@
            starts its new training when its own exchange is over (ADR 0006).
 """
 
+import math
 from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
 
 from dystop.acceleration import accelerated
-from dystop.plan import FEW, Plan, anywhere
+from dystop.plan import Plan
 from dystop.sparse import Bools, Floats, Graph, Ints
 
 Timing = Literal["paper", "overlap", "testbed"]
@@ -51,7 +52,7 @@ def exchange_s(plan: Plan, link_s: Floats, nodes: int) -> Floats:
     stage of pulls this is the second term of eq:costtime.
     """
     total, links = np.zeros(nodes), plan.links
-    if anywhere(links.background):
+    if np.count_nonzero(links.background):
         blocking = ~links.background
         links, link_s = links.take(blocking), link_s[blocking]
     for stage in links.stages:
@@ -82,6 +83,15 @@ class Timetable:
     link_end_s: Floats  # [L], when each transfer ends
 
 
+def compared(law: Timing, plan: Plan) -> float:
+    """Return how many links or workers compiled code goes through one by one, for `accelerated`.
+
+    The law `testbed` has no compiled code: it serves comparisons with single runs.
+    """
+    return math.inf if law == "testbed" else max(len(plan.links.dst), len(plan.active))
+
+
+@accelerated("dystop.kernels.times:timetable", size=lambda law, plan, *_: compared(law, plan))
 def timetable(
     law: Timing, plan: Plan, link_s: Floats, remaining_s: Floats, training_s: Floats
 ) -> Timetable:
@@ -94,23 +104,6 @@ def timetable(
         remaining_s: remaining training of every node, 0 for a server, [nodes].
         training_s: length of the new training of each active worker, [A].
     """
-    compute = few_times if has_kernel(law, plan) else few_times.reference
-    return compute(law, plan, link_s, remaining_s, training_s)
-
-
-def has_kernel(law: Timing, plan: Plan) -> bool:
-    """Return whether compiled code goes through the links and active workers one by one.
-
-    It does for a plan of few. The law `testbed` has none: it serves comparisons with single runs.
-    """
-    return law != "testbed" and len(plan.links.dst) <= FEW and len(plan.active) <= FEW
-
-
-@accelerated("dystop.kernels.times:few_times")
-def few_times(
-    law: Timing, plan: Plan, link_s: Floats, remaining_s: Floats, training_s: Floats
-) -> Timetable:
-    """Compute the timetable of a round of few links; see `timetable`."""
     tables = {"paper": _paper_table, "overlap": _overlap_table, "testbed": _testbed_table}
     table = tables[law](plan, link_s, remaining_s)
     if not plan.join:

@@ -66,11 +66,12 @@ def mix_violations(mix: Mix, linked: Rows, tolerance: float) -> int:
     return reduce(or_, found, 0)
 
 
-def few_violations(
+def violations(
     mix: Mix, links: Links, mailbox: Mailbox, stage: int, nodes: int, tolerance: float
 ) -> int:
-    """Return what may be wrong; see `dystop.control.plan_check.few_violations`."""
-    brought = (links.dst, links.src, links.stage), (mailbox.dst, mailbox.src)
+    """Return what may be wrong; see `dystop.control.plan_check.violations`."""
+    mail = mailbox.to(mix.receiver)
+    brought = (links.dst, links.src, links.stage), (mail.dst, mail.src)
     return _few_violations(_rows(mix), mix.weight, *brought, stage, nodes, tolerance)
 
 
@@ -78,7 +79,8 @@ def sources_of(
     mix: Mix, links: Links, mailbox: Mailbox, stage: int, nodes: int
 ) -> tuple[Bools, Bools]:
     """Return where models come from; see `dystop.control.plan_check.sources_of`."""
-    brought = (links.dst, links.src, links.stage), (mailbox.dst, mailbox.src)
+    mail = mailbox.to(mix.receiver)
+    brought = (links.dst, links.src, links.stage), (mail.dst, mail.src)
     return _sources_of(_rows(mix), *brought, stage)
 
 

@@ -29,7 +29,7 @@ Columns = tuple[Ints, Ints, Ints, Bools, Bools]  # (dst, src, stage, background,
 _LINKS = (INTS, INTS, INTS, BOOLS, BOOLS)
 
 
-def few_times(
+def timetable(
     law: Law, plan: Plan, link_s: Floats, remaining_s: Floats, training_s: Floats
 ) -> Timetable:
     """Return the events of a round; see `dystop.control.laws.timetable`."""

@@ -6,7 +6,7 @@ from typing import ClassVar
 import numpy as np
 
 from dystop.mechanisms.shared.server import first_to_finish
-from dystop.plan import Mix, Plan, links, no_links, repeated
+from dystop.plan import Mix, Plan, links, no_links
 from dystop.sparse import Ints, ints, two_way
 from dystop.types import Capabilities, Mechanism, Memory, View
 
@@ -54,4 +54,4 @@ class ADPSGD(Mechanism):
 def _mean_of(nodes: Ints) -> Mix:
     """Return rows that give every node the mean of their models."""
     k, nodes = len(nodes), np.sort(nodes)
-    return Mix(nodes, _ENDS[k], np.concatenate([nodes] * k), repeated(np.float64(1.0 / k), k * k))
+    return Mix(nodes, _ENDS[k], np.concatenate([nodes] * k), np.full(k * k, 1.0 / k))

@@ -9,7 +9,7 @@ import numpy as np
 from torch import Tensor
 
 from dystop.acceleration import accelerated
-from dystop.plan import FEW, Links, Mix, anywhere
+from dystop.plan import Links, Mix
 from dystop.simulator.mixing.stage import Sent
 from dystop.simulator.model_stack import Models, published_row, write_rows
 from dystop.simulator.state import State
@@ -66,12 +66,7 @@ def send(
     `changed` holds what nodes send in place of their models.
     """
     links = realised.plan.links
-    is_large = len(links) > FEW
-    if is_large and rows is not None and _feed_rows_only(links.of_stage(stage), rows):
-        return state
-    sent, weight = (to_send.reference if is_large else to_send)(
-        links, NO_ROWS if rows is None else rows, stage, realised.lost
-    )
+    sent, weight = to_send(links, NO_ROWS if rows is None else rows, stage, realised.lost)
     if not len(sent):
         return state
     snapshots, made = _take_snapshots(
@@ -95,7 +90,7 @@ def _feed_rows_only(links: Links, rows: Mix) -> bool:
 
     Both are sorted by receiver and source, so that millions of links are compared quickly.
     """
-    if anywhere(links.background):
+    if np.count_nonzero(links.background):
         return False
     dst = rows.dst
     foreign = rows.source != dst
@@ -109,7 +104,7 @@ def _feed_rows_only(links: Links, rows: Mix) -> bool:
 NO_ROWS = Mix(ints([]), ints([0]), ints([]), np.zeros(0))
 
 
-@accelerated("dystop.kernels.mixing_rows:to_send")
+@accelerated("dystop.kernels.mixing_rows:to_send", size=lambda links, *_: len(links))
 def to_send(links: Links, rows: Mix, stage: int, lost: Bools) -> tuple[Ints, Floats]:
     """Return the links of a stage that its rows do not use now: pushes and background links.
 
@@ -123,6 +118,8 @@ def to_send(links: Links, rows: Mix, stage: int, lost: Bools) -> tuple[Ints, Flo
         (numbers of the links, weight at which each is mixed in on arrival). The weight is NaN for a
         push, which waits in a mailbox.
     """
+    if _feed_rows_only(links.of_stage(stage), rows):
+        return ints([]), np.zeros(0)
     used, weight = _use_of(links, rows)
     here = (links.stage == stage) & ~lost
     sent = np.flatnonzero(here & (links.background | ~used))
@@ -158,7 +155,7 @@ def _take_snapshots(
     """Copy each model (or update) that is pushed once, however many nodes receive it."""
     models = state.models
     key = 2 * src + delta
-    if not anywhere(key != key[0]):
+    if not np.count_nonzero(key != key[0]):
         what, which = key[:1], np.zeros(len(key), np.int64)
     else:
         what, which = np.unique(key, return_inverse=True)

@@ -101,7 +101,7 @@ def finish_round(components: Components, started: StartedRound) -> tuple[RoundRe
     if score is None and is_last(components, record):
         score = request_score(components, state)
     record, memories = _recorded(components, started, record, outcome, score is not None)
-    state = updated(state, memories=memories)
+    state = replace(state, memories=memories)
     return (with_score(record, score()) if score else record), state
 
 

@@ -8,7 +8,7 @@ import numpy as np
 from dystop.control.aggregation import renormalise_lost
 from dystop.control.plan_check import source_kind
 from dystop.control.time_spent import total_of
-from dystop.plan import Mix, Plan, anywhere, repeated
+from dystop.plan import Mix, Plan
 from dystop.simulator import mailbox
 from dystop.simulator.carrying import after_mixing, mix_own_rows, vectors_before
 from dystop.simulator.exchange import sent as sent_in_stage
@@ -102,7 +102,7 @@ def _mix_stage(
 ) -> None:
     plan, links = realised.plan, realised.plan.links
     rows = _without_background(view, plan, stage)
-    if anywhere(realised.lost):
+    if np.count_nonzero(realised.lost):
         lost = (links.stage == stage) & realised.lost
         keep_mean = components.capabilities.doubly_stochastic
         rows = renormalise_lost(rows, links.dst[lost], links.src[lost], to_self=keep_mean)
@@ -123,7 +123,7 @@ def _mix_stage(
 def _without_background(view: View, plan: Plan, stage: int) -> Mix:
     """Return the rows that are mixed now; a row fed by a background link waits for its arrival."""
     rows, links = plan.mixes[stage], plan.links
-    if not anywhere(links.background):
+    if not np.count_nonzero(links.background):
         return rows
     late = links.background & (links.stage == stage)
     late_keys = _keys(view, links.dst, links.src)[late]
@@ -137,7 +137,7 @@ def _sources(state: State, view: View, realised: RealisedPlan, stage: int, rows:
         return all_fresh(len(rows.source), len(rows.receiver))
     plan, none = realised.plan, np.zeros(len(rows.source), bool)
     busy, stale = np.zeros(len(rows.receiver), bool), none
-    snapshot: Ints = repeated(np.int64(-1), len(none))
+    snapshot = np.full(len(none), -1)
     if rows is not plan.mixes[stage]:
         plan = replace(plan, mixes=(*plan.mixes[:stage], rows))
     linked, mailed = source_kind(plan, view, stage)
@@ -146,7 +146,7 @@ def _sources(state: State, view: View, realised: RealisedPlan, stage: int, rows:
         busy = ~active[rows.receiver] & ~state.done[rows.receiver]
         stale = (rows.dst == rows.source) & busy[rows.row_of]
         stale |= linked & _reads_stale(view, realised, stage, rows)
-    if anywhere(mailed):
+    if np.count_nonzero(mailed):
         snapshot = state.progress.in_flight.snapshots_of(rows, mailed)
     return Sources(~stale & ~mailed, stale, mailed, snapshot, busy)
 

@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from dystop.plan import Mix, anywhere, repeated
+from dystop.plan import Mix
 from dystop.simulator.mixing.deferred import WaitingMixes
 from dystop.simulator.mixing.stage import Sources
 from dystop.simulator.model_stack import (
@@ -40,7 +40,7 @@ _NONE = torch.empty(0)  # the models of a training that waits are not known
 
 
 def _ones(count: int) -> Floats:
-    return repeated(np.float64(1.0), count)
+    return np.ones(count)
 
 
 @dataclass
@@ -147,7 +147,7 @@ class TrainingQueue(Trainings):
             self._mixes.run()
 
     def _train_if_one_waits(self, nodes: Ints) -> None:
-        if self._nodes and anywhere(self._is_waiting[nodes]):
+        if self._nodes and np.count_nonzero(self._is_waiting[nodes]):
             self.run("a result is read")
 
     def mix_later(self, stage: Mix, sources: Sources) -> bool:
@@ -194,7 +194,7 @@ class TrainingQueue(Trainings):
     def shift(self, models: Models, nodes: Ints, rows: Tensor) -> None:
         """Add rows to the latest models of some nodes, after the trainings of those that wait."""
         latest, waits = models.latest, self._is_waiting[nodes]
-        if not anywhere(waits):
+        if not np.count_nonzero(waits):
             latest[index(nodes, latest)] += rows
             return
         now, later = index(np.flatnonzero(~waits), latest), index(np.flatnonzero(waits), latest)

@@ -188,7 +188,7 @@ class RadioChannel:
         power_w = self.power_w * self._power_factor(t, np.arange(len(self.power_w)))
         return power_w.__getitem__
 
-    def few_seconds(
+    def link_seconds(
         self, t: int, link: tuple[Ints, Ints], distance_m: Floats, bytes_: Floats
     ) -> Floats:
         """Return the seconds of few links, whose powers are drawn with them."""

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from dystop.acceleration import accelerated
 from dystop.control.laws import remaining_compute_s
-from dystop.plan import FEW, Mix
+from dystop.plan import Mix
 from dystop.sparse import Bools, Floats, Ids, Ints
 from dystop.types import Mailbox, no_mail
 
@@ -89,6 +89,11 @@ class InFlight:
         return len(self._waiting)
 
     @property
+    def travelling(self) -> int:
+        """Number of messages that have not been delivered."""
+        return len(self._travelling)
+
+    @property
     def parts(self) -> tuple[IntTable, Table, Ids, Ids]:
         """The two tables of letters, and the numbers of those that wait and that travel."""
         letters = self._letters
@@ -143,8 +148,7 @@ class InFlight:
         """Put what has arrived into the mailboxes, which keep the newest message of a sender."""
         if not len(self._travelling):
             return self
-        few = len(self._travelling) <= _FEW
-        waiting, travelling = (deliver if few else deliver.reference)(self, now_s)
+        waiting, travelling = deliver(self, now_s)
         return self if len(travelling) == len(self._travelling) else self._with(waiting, travelling)
 
     def without(self, active: Ints, now_s: float) -> "InFlight":
@@ -152,8 +156,7 @@ class InFlight:
 
         A message that still travels, but has arrived by now, is read too.
         """
-        few = len(active) <= FEW
-        waiting, travelling = (not_read if few else not_read.reference)(self, active, now_s)
+        waiting, travelling = not_read(self, active, now_s)
         return self._with(waiting, travelling)
 
     def mailbox(self) -> Mailbox:
@@ -162,8 +165,7 @@ class InFlight:
 
     def snapshots_of(self, rows: Mix, mailed: Bools) -> Ints:
         """Return the snapshot behind each mailed weight of a mix, -1 for the others, [M]."""
-        few = len(mailed) <= FEW
-        return (find_snapshots if few else find_snapshots.reference)(self, rows, mailed)
+        return find_snapshots(self, rows, mailed)
 
 
 def _write(letters: Letters, begin: int, messages: Messages) -> None:
@@ -183,7 +185,6 @@ def _room_for(size: int) -> Letters:
 
 _NO_MAIL = no_mail()
 _BASE = 2**31  # above every id
-_FEW = 256  # messages that a kernel sorts one by one
 _LEAST_ROOM = 256  # letters that fit before the columns are copied
 
 
@@ -206,8 +207,6 @@ class WaitingMail(Mailbox):
 
     def to(self, nodes: Ints) -> Mailbox:
         """Return the messages to some nodes."""
-        if len(nodes) > FEW:
-            return Mailbox(*mail_to.reference(vars(self)["in_flight"], nodes))
         key, found = nodes.tobytes(), vars(self).setdefault("found", {})
         if key not in found:  # deciding, checking and mixing ask about the same nodes
             found[key] = Mailbox(*mail_to(vars(self)["in_flight"], nodes))
@@ -233,7 +232,7 @@ def find_snapshots(messages: InFlight, rows: Mix, mailed: Bools) -> Ints:
     return out
 
 
-@accelerated("dystop.kernels.mailboxes:deliver")
+@accelerated("dystop.kernels.mailboxes:deliver", size=lambda messages, _: messages.travelling)
 def deliver(messages: InFlight, now_s: float) -> tuple[Ids, Ids]:
     """Return the letters that wait and those that travel, after what has arrived is delivered.
 
@@ -249,7 +248,7 @@ def deliver(messages: InFlight, now_s: float) -> tuple[Ids, Ids]:
     return order[here[last[newest]]], order[count:][~arrived[count:]]
 
 
-@accelerated("dystop.kernels.mailboxes:not_read")
+@accelerated("dystop.kernels.mailboxes:not_read", size=lambda messages, active, _: len(active))
 def not_read(messages: InFlight, active: Ints, now_s: float) -> tuple[Ids, Ids]:
     """Return the letters that still wait and travel, after some nodes have read their mail."""
     mail, order, count = messages.messages(), messages.order, messages.in_mailboxes

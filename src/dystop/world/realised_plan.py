@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from dystop.acceleration import accelerated
-from dystop.control.laws import Law, Timetable, exchange_s, has_kernel, spare_s
+from dystop.control.laws import Law, Timetable, compared, exchange_s, spare_s
 from dystop.control.time_spent import NewWork, SpentParts, spent_parts
 from dystop.plan import Plan
 from dystop.sparse import Bools, Floats, Ints
@@ -75,8 +75,8 @@ def realised_plan(
     """
     links, training_s = plan.links, view.step_s[plan.active] * steps
     size = links.fraction * view.fleet.model_bytes * transfer.hops
-    use = time_use if has_kernel(law, plan) else time_use.reference
-    idle_s, spent, stale = use(law, view, plan, progress, transfer.seconds, table, training_s)
+    seconds = transfer.seconds
+    idle_s, spent, stale = time_use(law, view, plan, progress, seconds, table, training_s)
     return RealisedPlan(
         plan=plan,
         steps=steps,
@@ -86,7 +86,7 @@ def realised_plan(
         spent=spent,
         comm_s=table.comm_s,
         failed=np.zeros(len(plan.active), bool),
-        link_s=transfer.seconds,
+        link_s=seconds,
         link_bytes=np.ceil(size).astype(np.int64),  # also of a transfer that fails
         arrival_s=table.link_end_s,
         lost=transfer.lost,
@@ -94,7 +94,9 @@ def realised_plan(
     )
 
 
-@accelerated("dystop.kernels.times:time_use")
+@accelerated(
+    "dystop.kernels.times:time_use", size=lambda law, view, plan, *_: compared(law, plan)
+)
 def time_use(
     law: Law,
     view: View,

@@ -13,7 +13,7 @@ import numpy as np
 from dystop.control.laws import Law, timetable
 from dystop.errors import ConfigError
 from dystop.parallel import run_in_blocks
-from dystop.plan import FEW, Plan, repeated
+from dystop.plan import Plan
 from dystop.sparse import Bools, Floats, Graph, Ints
 from dystop.types import BudgetOf, View
 from dystop.world.capacity import budget_of_round, step_seconds
@@ -245,22 +245,16 @@ class World:
     def _direct(self, t: int, now_s: float, link: tuple[Ints, Ints], fraction: Floats) -> Transfer:
         """Return the outcome of transfers over direct links."""
         position, here, size = self._position(now_s), self._here(now_s), len(fraction)
-        if size <= FEW:
-            metres, bytes_ = distance(position, *link), self.model_bytes * fraction
-            seconds = self._channel.few_seconds(t, link, metres, bytes_)
-            lost = self._fails(t, here, link, metres)
-            return Transfer(seconds, repeated(np.int64(1), size), lost)
-        power_of = self._channel.power_of(t, size)
         seconds, lost = np.empty(size), np.empty(size, bool)
 
         def move(lo: int, hi: int) -> None:
-            part = dst, src = link[0][lo:hi], link[1][lo:hi]
-            metres, bytes_ = distance(position, dst, src), self.model_bytes * fraction[lo:hi]
+            part = link[0][lo:hi], link[1][lo:hi]
+            metres, bytes_ = distance(position, *part), self.model_bytes * fraction[lo:hi]
             lost[lo:hi] = self._fails(t, here, part, metres)
-            seconds[lo:hi] = self._channel.seconds(t, part, power_of(src), metres, bytes_)
+            seconds[lo:hi] = self._channel.link_seconds(t, part, metres, bytes_)
 
         run_in_blocks(move, size, _LINKS)
-        return Transfer(seconds, repeated(np.int64(1), size), lost)
+        return Transfer(seconds, np.ones(size, np.int64), lost)
 
     def _hop_by_hop(
         self, t: int, now_s: float, link: tuple[Ints, Ints], fraction: Floats

@@ -15,7 +15,7 @@ from dystop.control.aggregation import size_weights
 from dystop.control.priority import emd, label_shares
 from dystop.control.topology import connect, default_degree, ranked_candidates
 from dystop.mechanisms.shared.server import first_to_finish
-from dystop.plan import FEW, Mix, mix_of
+from dystop.plan import Mix, mix_of
 from dystop.sparse import Floats, Graph, Ints, graph_of_sorted
 from dystop.types import Fleet, View
 
@@ -84,7 +84,7 @@ _last_slowest: tuple[Graph, Floats, Floats] | None = None  # (reach, link_s, ans
 
 def label_distance(fleet: Fleet, dst: Ints, src: Ints) -> Floats:
     """Return the distance of the labels of both ends of each link (eq:EMD)."""
-    if len(dst) > FEW:
+    if 2 * len(dst) > fleet.workers:
         return emd(label_shares(fleet.label_counts), dst, src)
     shares = label_shares(fleet.label_counts[np.concatenate([dst, src])])  # of these ends only
     receiver = np.arange(len(dst))
@@ -132,8 +132,7 @@ def choose_receivers(
     dst, src = pair
     if len(active) == 1:
         budget = view.budget_of(np.concatenate([dst, active]))
-        best = best_of_one if len(dst) <= FEW else best_of_one.reference
-        receiver = best(dst, priority, budget[:-1], min(cap, _whole(float(budget[-1]))))
+        receiver = best_of_one(dst, priority, budget[:-1], min(cap, _whole(float(budget[-1]))))
         return receiver, np.full(len(receiver), active[0])
     budget, order = view.budget, np.lexsort((dst, src))
     by_sender = graph_of_sorted(len(budget), src[order], dst[order])
@@ -143,7 +142,7 @@ def choose_receivers(
     return receiver[order], sender[order]
 
 
-@accelerated("dystop.kernels.choices:best_of_one")
+@accelerated("dystop.kernels.choices:best_of_one", size=lambda dst, *_: len(dst))
 def best_of_one(dst: Ints, priority: Floats, budget: Floats, count: int) -> Ints:
     """Return the best receivers of a single sender that have bandwidth, in id order.
 

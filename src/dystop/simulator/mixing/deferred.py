@@ -16,7 +16,7 @@ from torch import Tensor
 
 from dystop.acceleration import accelerated
 from dystop.parallel import as_readonly, block_size, run_in_blocks
-from dystop.plan import Mix, anywhere
+from dystop.plan import Mix
 from dystop.simulator.mixing.product import LARGE
 from dystop.simulator.mixing.stage import Sources
 from dystop.simulator.model_stack import Models
@@ -141,7 +141,7 @@ class WaitingMixes:
         """Let a mix wait; the models that it reads are trained, or are results of those before."""
         column, weight, middle = stage.source, stage.weight, stage.indptr[1:]
         mailed = sources.mailed
-        if anywhere(mailed):
+        if np.count_nonzero(mailed):
             column = column.copy()
             column[mailed] = [self._place(k) for k in sources.snapshot[mailed].tolist()]
             order = np.lexsort((mailed, stage.row_of))  # of each row, the mail comes last
@@ -160,7 +160,7 @@ class WaitingMixes:
 
     def write(self, nodes: Ints) -> bool:
         """Return whether a mix that waits writes the model of one of these nodes."""
-        return bool(self._stages) and anywhere(self._is_written[nodes])
+        return bool(self._stages and np.count_nonzero(self._is_written[nodes]))
 
     def run(self) -> None:
         """Run all mixes that wait."""

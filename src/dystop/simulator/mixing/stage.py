@@ -6,14 +6,13 @@ one, one from the mailbox, or what a node hands out in its place.
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from functools import lru_cache
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from dystop.control.aggregation import kept_coordinates, mix
-from dystop.plan import Mix, MixKind, repeated
+from dystop.plan import Mix, MixKind
 from dystop.simulator.mixing.product import sparse_rows
 from dystop.simulator.model_stack import Models, handed_out, index
 from dystop.sparse import Bools, Ints, ints
@@ -56,12 +55,10 @@ class Sources:
         return hit
 
 
-@lru_cache(maxsize=256)
 def all_fresh(weights: int, rows: int) -> Sources:
-    """Return the sources of a stage in which everybody reads the latest models; read-only."""
-    none, busy = repeated(np.bool_(False), weights), repeated(np.bool_(False), rows)
-    fresh, snapshot = repeated(np.bool_(True), weights), repeated(np.int64(-1), weights)
-    return Sources(fresh, none, none, snapshot, busy)
+    """Return the sources of a stage in which everybody reads the latest models."""
+    none = np.zeros(weights, bool)
+    return Sources(~none, none, none, np.full(weights, -1), np.zeros(rows, bool))
 
 
 def mixed_rows(models: Models, stage: Mix, sources: Sources) -> Tensor:
