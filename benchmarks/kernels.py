@@ -70,7 +70,6 @@ def cases(work: Workload) -> Iterator[Case]:
     yield sparse.group, lambda f: f(work.workers, *work.pair, ascending=True)
     yield sparse.row_order, lambda f: f(*work.pair)
     yield sparse.find_edges, lambda f: f(graph, *work.pair)
-    yield sparse.has_edges, lambda f: f(graph, work.pulled)
     yield sparse.find_counts, lambda f: f(work.pulls, *ends)
     yield sparse.add_counts, lambda f: f(work.pulls, work.pulled)
     yield rng.fold_words, lambda f: f(work.words, work.words)

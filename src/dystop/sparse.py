@@ -177,12 +177,6 @@ def remembered(function: Callable[[Graph, int], Ints]) -> Callable[[Graph, int],
     return answer
 
 
-@accelerated("dystop.kernels.pairs:has_edges")
-def has_edges(graph: Graph, pairs: Rows) -> bool:
-    """Return whether every pair is an edge; the pairs are grouped by dst, with ascending src."""
-    return bool((graph.find(pairs.row_of, ints(pairs.value)) >= 0).all())
-
-
 def graph_of_sorted(n: int, dst: Ints, src: Ints) -> Graph:
     """Return the graph of edges that are already sorted by (dst, src)."""
     return Graph(_row_ends(n, dst), dst, src)
@@ -218,10 +212,6 @@ class PairCounts:
         if len(dst) <= _FEW:
             return count_few(self, dst * self.n + src) if len(dst) else self
         return add_counts(self, group(self.n, dst, src, ascending=True))
-
-    def add_rows(self, used: Rows) -> "PairCounts":
-        """Return the counts after one more use of pairs grouped by dst, with ascending src."""
-        return add_counts(self, used)
 
     def raised_to(self, dst: Ints, src: Ints, counts: Ints) -> "PairCounts":
         """Return the counts after some pairs were raised to these counts, unless they had more."""

@@ -23,7 +23,6 @@ _STRETCH = 12  # log2 of the rows in a stretch
 _WORD = 32  # bits of a packed value
 _LOW = (1 << _WORD) - 1
 _PAIRS = 1 << 16  # smallest number of pairs worth a thread
-_ROWS = 1 << 15  # rows that are compared in one block
 _BLOCK = 1 << 16  # pairs or rows that are looked up in one block
 _FEW = 512  # pairs that NumPy sorts while the passes of a kernel still start
 
@@ -57,22 +56,6 @@ def find_edges(graph: Graph, dst: Ints, src: Ints) -> Ints:
     out = np.empty(len(dst), np.int64)
     run_in_blocks(lambda lo, hi: _find_edges(rows, pair, lo, hi, out), len(dst), _BLOCK)
     return out
-
-
-def has_edges(graph: Graph, pairs: Rows) -> bool:
-    """Return whether every pair is an edge; see `dystop.sparse.has_edges`."""
-    if len(pairs.indptr) > len(graph.indptr):
-        return not np.diff(pairs.indptr)[graph.n :].any() and has_edges(
-            graph, Rows(pairs.indptr[: graph.n + 1], pairs.value)
-        )
-    inner = as_readonly(pairs.indptr), as_readonly(pairs.value)
-    outer, found = (as_readonly(graph.indptr), as_readonly(graph.src)), list[bool]()
-    run_in_blocks(
-        lambda lo, hi: found.append(_rows_within(inner, outer, lo, hi)),
-        len(pairs.indptr) - 1,
-        _ROWS,
-    )
-    return all(found)
 
 
 def find_counts(held: PairCounts, dst: Ints, src: Ints) -> Ints:
@@ -267,19 +250,6 @@ def _find_few_edges(indptr: Ints, sender: Ints, dst: Ints, src: Ints) -> Ints:
     out = np.empty(len(dst), np.int64)
     _find_edges((indptr, sender), (dst, src), 0, len(dst), out)
     return out
-
-
-@compiled
-def _rows_within(inner: AnyRows, outer: AnyRows, lo: int, hi: int) -> bool:
-    """Return whether rows lo to hi of `inner` hold only ids that the same row of `outer` holds."""
-    for i in range(lo, hi):
-        at, end = outer[0][i], outer[0][i + 1]
-        for k in range(inner[0][i], inner[0][i + 1]):
-            while at < end and outer[1][at] < inner[1][k]:
-                at += 1
-            if at == end or outer[1][at] != inner[1][k]:
-                return False
-    return True
 
 
 @compiled

@@ -4,7 +4,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Self
 
-from dystop.plan import anywhere
+import numpy as np
+
 from dystop.record import Added
 from dystop.recorders.recorder import FinishedRound, Recorder, Setting
 
@@ -35,7 +36,7 @@ class TopologyRecorder(Recorder):
         """Return who was active and which links were used."""
         links, lost = done.plan.links, done.outcome.lost
         dst, src = links.dst, links.src
-        if anywhere(lost):
+        if np.count_nonzero(lost):
             dst, src = dst[~lost], src[~lost]
         pairs = [list(pair) for pair in zip(dst.tolist(), src.tolist(), strict=True)]
         return Topology(done.plan.active.tolist(), pairs), memory
