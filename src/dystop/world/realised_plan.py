@@ -94,9 +94,7 @@ def realised_plan(
     )
 
 
-@accelerated(
-    "dystop.kernels.times:time_use", size=lambda law, view, plan, *_: compared(law, plan)
-)
+@accelerated("dystop.kernels.times:time_use", size=lambda law, view, plan, *_: compared(law, plan))
 def time_use(
     law: Law,
     view: View,
