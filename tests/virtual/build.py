@@ -1,11 +1,12 @@
 """Build a cluster for a mechanism, run it, and check the result."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
 from dystop.control.stopping import Evaluate, Stop
+from dystop.exchange import Exchange
 from dystop.exchange.codecs import Codec
 from dystop.mechanisms import MECHANISMS
 from dystop.recorders.emulated_trainings import EmulatedTrainingsRecorder
@@ -118,6 +119,7 @@ class Case:
             deltas=self.mechanism.capabilities().deltas,
             timeouts=self.timeouts,
             digest=digest,
+            exchange=Exchange(codec=self.codec),
         )
 
 
@@ -138,14 +140,19 @@ def cluster_of(case: Case) -> Cluster:
         state = process.disk or first_state(
             FIRST, NO_COUNTERS, deltas=case.mechanism.capabilities().deltas
         )
-        return WorkerMachine(case.worker_setup(process), state)
+        setup = case.worker_setup(process)
+        if isinstance(cluster, CodedCluster):
+            setup = replace(setup, own_copy=cluster.copies[process.name].at)
+        return WorkerMachine(setup, state)
 
     names = names_of(case.workers, case.mechanism.capabilities().server)
     parts = coordinator, worker, names, case.seed, case.faults
     if case.codec is None:
-        return Cluster(*parts)
-    schema = Schema((("toy", (WIDTH,)),), codec=case.codec)
-    return CodedCluster(*parts, schema=schema)
+        cluster = Cluster(*parts)
+    else:
+        schema = Schema((("toy", (WIDTH,)),), codec=case.codec)
+        cluster = CodedCluster(*parts, schema=schema)
+    return cluster
 
 
 def run_facts(cluster: Cluster) -> RunFacts:

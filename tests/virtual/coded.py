@@ -19,6 +19,7 @@ class CodedCluster(Cluster):
     def __init__(self, *parts: Any, schema: Schema) -> None:
         super().__init__(*parts)
         self.schema = schema
+        self.copies: dict[str, PublicCopy] = {}
         self.encoders: dict[str, ModelEncoder] = {}
         self.held: dict[str, HeldCopies] = {}
         self.forms: list[int | None] = []  # messages of every answer; None: a whole copy
@@ -27,6 +28,7 @@ class CodedCluster(Cluster):
         if process is not self.coordinator:
             initial = FIRST if process.disk is None or not process.disk.run else None
             copy = PublicCopy(self.schema.codec, process.node, initial)
+            self.copies[process.name] = copy
             self.encoders[process.name] = ModelEncoder(self.schema, copy)
             self.held[process.name] = HeldCopies(FIRST, most=2)
         super().boot(process)

@@ -2,8 +2,10 @@
 
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
+import virtual.cluster
 from dystop.mechanisms import BUILT_IN, MECHANISMS
 from support.codecs import codec_for
 from virtual.build import Case, findings_of, play, random_case, run_facts
@@ -43,3 +45,27 @@ def test_faults_make_workers_send_whole_copies_and_several_messages():
         case = random_case(seed, workers=4, rounds=16)
         forms |= set(play(replace(case, codec=MESSAGES["sign"])).forms)
     assert forms >= {None, 1, 2}
+
+
+def moved(state):
+    """Return the newest model, with the passive mixes of a running training."""
+    latest = state.models.latest
+    return latest if state.shift is None else latest + state.shift
+
+
+@pytest.mark.parametrize("kind", ["int8", *KINDS])
+@pytest.mark.parametrize("name", ["d-psgd", "matcha", "gossipfl", "ad-psgd"])
+def test_mixing_keeps_the_mean_and_brings_models_together(monkeypatch, name, kind):
+    """Trainings change nothing but the first models, which are drawn at random."""
+    first = np.random.default_rng(5).normal(size=(6, WIDTH)).astype(np.float32)
+    monkeypatch.setattr(
+        virtual.cluster, "train", lambda vector, node, number, *_: vector if number else first[node]
+    )
+    codec = replace(codec_for(kind, 0.25, (WIDTH,), 3), keeps_mean=True)
+    cluster = play(Case(MECHANISMS[name](), workers=6, rounds=60, codec=codec))
+    assert findings_of(cluster) == []
+    states = [process.disk for process in cluster.nodes]
+    models = np.stack([moved(s) for s in states])
+    mean = first.mean(0, dtype=np.float64)
+    assert np.abs(models.mean(0, dtype=np.float64) - mean).max() < 1e-6
+    assert np.abs(models - mean).max() < 0.5 * np.abs(first - mean).max()

@@ -10,7 +10,7 @@ import numpy as np
 
 from dystop.control.stopping import Stop
 from dystop.errors import ConfigError
-from dystop.exchange.codecs import codec_of
+from dystop.exchange.codecs import Codec, codec_of
 from dystop.experiments.config import Experiment
 from dystop.experiments.config.readings import set_by
 from dystop.mechanisms.budgeted import Budgeted
@@ -47,7 +47,7 @@ def mechanism_of(experiment: Experiment) -> Mechanism:
     if experiment.world.budget.binds == "everybody":
         overlay = experiment.world.reach == "overlay"
         try:
-            mechanism = Budgeted(mechanism, codec_of(experiment.link), overlay)
+            mechanism = Budgeted(mechanism, link_codec(experiment), overlay)
         except ConfigError as error:
             hint = set_by(experiment.reading, mechanism.name, key)
             raise ConfigError(f"{error}{hint}") from None
@@ -73,6 +73,17 @@ def _check_shares(experiment: Experiment) -> None:
             f"and nobody would get back what this setting takes of it; leave {key} out, or use "
             "another mechanism"
         )
+
+
+def link_codec(experiment: Experiment) -> Codec | None:
+    """Return the codec of the links; None where they carry whole models.
+
+    Where the mechanism keeps the mean of all models, workers move by CHOCO's rule. Updates, which
+    have no public copy, and the other aggregation rules move the mean.
+    """
+    able, rule = experiment.mechanism.capabilities(), experiment.aggregation.rule
+    keeps_mean = able.doubly_stochastic and not able.deltas and rule == "mean"
+    return codec_of(experiment.link, keeps_mean=keeps_mean)
 
 
 def steps_of(experiment: Experiment, fleet: Fleet) -> Ints:

@@ -111,8 +111,8 @@ def _mix_stage(
     sources = _sources(state, view, realised, stage, rows)
     if sent.nodes(rows.kind):
         sources = _with_sent(sources, rows, sent)
-    rule, trainer = components.exchange.rule, components.trainer
-    mixed = combined_rows(rule, trainer, state.models, rows, sources)
+    exchange, trainer = components.exchange, components.trainer
+    mixed = combined_rows(exchange, trainer, state.models, rows, sources)
     if mixed is None:
         return  # they wait for others
     mix_own_rows(components, state.models, rows, sources, mixed)

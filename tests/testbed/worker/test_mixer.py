@@ -9,7 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dystop.control.aggregation import kept_coordinates, renormalise_lost
-from dystop.exchange.rules import RULES, Agree, Clip, Mean, Median
+from dystop.exchange import Exchange
+from dystop.exchange.rules import RULES, Agree, Clip, Median
 from dystop.plan import mix_of
 from dystop.rng import stream
 from dystop.simulator.mixing.rules import combined_rows
@@ -21,7 +22,7 @@ from dystop.testbed.worker.mixer import Mixer, arrived_weights
 quick = settings(derandomize=True, deadline=None, max_examples=60)
 
 WIDTH = 12
-MEAN = Mixer(Mean())
+MEAN = Mixer(Exchange())
 OWN = np.linspace(1, 2, WIDTH, dtype=np.float32)
 
 
@@ -63,13 +64,13 @@ def test_equal_to_the_simulator(rule, case):
     none, some = np.zeros(len(stage.source), bool), np.ones(len(stage.source), bool)
     sources = Sources(some, none, none, none.astype(int) - 1, np.zeros(1, bool))
     models = replace(models, memory=rule.memory(6))
-    rows = combined_rows(rule, FakeTrainer(), models, stage, sources)
+    rows = combined_rows(Exchange(rule), FakeTrainer(), models, stage, sources)
     expected = rows[0].numpy()
 
     sent = latest - start if row.kind == "delta" else latest
     arrived = {j: sent[j] for j in row.sources if j != node and j not in lost}
     mixer = Mixer(
-        rule,
+        Exchange(rule),
         own_losses=lambda some, samples: FakeTrainer().own_losses(
             torch.tensor(np.stack(some)), 0, 0, 0
         ),
@@ -110,14 +111,16 @@ def test_nothing_arrived_keeps_the_own_model():
     assert MEAN.mix_arrived(row, 0, OWN, {}) is OWN
     np.testing.assert_array_equal(MEAN.mix_arrived(row, 1, OWN, {}), OWN)
     for rule in RULES:
-        np.testing.assert_array_equal(Mixer(RULES[rule]()).mix_arrived(row, 1, OWN, {}), OWN)
+        np.testing.assert_array_equal(
+            Mixer(Exchange(RULES[rule]())).mix_arrived(row, 1, OWN, {}), OWN
+        )
 
 
 def test_models_that_no_row_names_are_not_used():
     row = Row((1, 2), (0.5, 0.5))
     bad = np.full(WIDTH, np.nan, np.float32)
     for rule in RULES:
-        mixer = Mixer(RULES[rule]())
+        mixer = Mixer(Exchange(RULES[rule]()))
         assert np.isfinite(mixer.mix_arrived(row, 1, OWN, {2: OWN, 5: bad})).all()
 
 
@@ -131,21 +134,21 @@ def test_updates_need_a_start():
 
 def test_a_cap_on_weights():
     row, other = Row((1, 2), (0.1, 0.9)), OWN + 1
-    capped = Mixer(Mean(), 0.5)
+    capped = Mixer(Exchange(), 0.5)
     np.testing.assert_allclose(capped.mix_arrived(row, 1, OWN, {2: other}), OWN + 0.5, rtol=1e-6)
     np.testing.assert_allclose(MEAN.mix_arrived(row, 1, OWN, {2: other}), OWN + 0.9, rtol=1e-6)
     alone = Row((2,), (1.0,))  # a row without the own model gets it
     np.testing.assert_allclose(capped.mix_arrived(alone, 1, OWN, {2: other}), OWN + 0.5, rtol=1e-6)
     # Lost sources raise the others' weights: the cap holds after that.
     three = Row((1, 2, 3), (0.4, 0.3, 0.3))
-    capped = Mixer(Mean(), 0.35)
+    capped = Mixer(Exchange(), 0.35)
     np.testing.assert_allclose(capped.mix_arrived(three, 1, OWN, {2: other}), OWN + 0.35,
                                rtol=1e-6)  # fmt: skip
 
 
 def test_a_cap_on_weights_below_zero():
     row, other = Row((1, 2), (1.6, -0.6)), OWN + 1
-    capped = Mixer(Mean(), 0.25)
+    capped = Mixer(Exchange(), 0.25)
     np.testing.assert_allclose(capped.mix_arrived(row, 1, OWN, {2: other}), OWN - 0.25, rtol=1e-6)
 
 
@@ -163,16 +166,16 @@ def test_each_aggregator_by_hand():
         "nearest": [1.0, 1.1 / 0.6],
     }
     for rule, result in due.items():
-        got = Mixer(RULES[rule]()).mix_arrived(row, 1, own, arrived, radius=3.0)
+        got = Mixer(Exchange(RULES[rule]())).mix_arrived(row, 1, own, arrived, radius=3.0)
         np.testing.assert_allclose(got, result, rtol=1e-6, err_msg=rule)
-    clip = Mixer(Clip())  # the median distance is 5
+    clip = Mixer(Exchange(Clip()))  # the median distance is 5
     got = clip.mix_arrived(row, 1, own, arrived)
     np.testing.assert_allclose(got, [0.6 * 3, 0.6 * 4 + 0.3], rtol=1e-6)
 
 
 def test_order_statistics_omit_models_of_weight_zero():
     other = {2: OWN + 1, 3: OWN + 2}
-    median = Mixer(Median())
+    median = Mixer(Exchange(Median()))
     row = Row((2, 3), (0.5, 0.5))  # a server that mixes without its own model
     np.testing.assert_allclose(median.mix_arrived(row, 9, OWN, other), OWN + 1.5, rtol=1e-6)
     row = Row((1, 2, 3), (0.5, 0.5, 0.0))
@@ -184,7 +187,7 @@ def test_clip_survives_a_model_that_the_mean_does_not():
     row = Row((1, 2, 3, 4), (0.25,) * 4)
     moved = [
         np.linalg.norm(mixer.mix_arrived(row, 1, OWN, bad, radius=0.05) - OWN)
-        for mixer in (MEAN, Mixer(Clip()))
+        for mixer in (MEAN, Mixer(Exchange(Clip())))
     ]
     assert moved[0] > 10
     assert moved[1] <= 0.05 * 0.75 + 1e-5
@@ -210,7 +213,7 @@ def test_a_model_that_disagrees_with_own_samples_counts_less():
     arrived[4] = np.array([-1, 1], np.float32)
     losses = {(1.0, 1.0): 1.0, (-1.0, 1.0): 4.0}
     mixer = Mixer(
-        Agree(),
+        Exchange(Agree()),
         own_losses=lambda models, samples: np.array([losses[tuple(map(float, m))] for m in models]),
     )
     got = mixer.mix_arrived(Row((1, 2, 3, 4), (0.25,) * 4), 1, own, arrived, radius=10.0)
@@ -220,7 +223,7 @@ def test_a_model_that_disagrees_with_own_samples_counts_less():
 def test_the_usual_loss_is_remembered():
     """One bad model alone is compared with those that came before it."""
     given = iter([[1.0, 1.0], [4.0]])
-    mixer = Mixer(Agree(), own_losses=lambda models, samples: np.array(next(given)))
+    mixer = Mixer(Exchange(Agree()), own_losses=lambda models, samples: np.array(next(given)))
     near = {2: OWN, 3: OWN}
     mixer.mix_arrived(Row((1, 2, 3), (0.2, 0.4, 0.4)), 1, OWN, near, radius=10.0)
     got = mixer.mix_arrived(Row((1, 2), (0.5, 0.5)), 1, OWN, {2: OWN + 1}, radius=10.0)
@@ -236,5 +239,7 @@ def test_masked_models_are_tested_with_own_coordinates_in_the_gaps():
 
     row = Row((1, 2), (0.5, 0.5), "masked", (7, 0.3))
     kept = kept_coordinates(7, 0.3, WIDTH)
-    Mixer(Agree(), own_losses=own_losses).mix_arrived(row, 1, OWN, {2: OWN[kept] + 1}, radius=10.0)
+    Mixer(Exchange(Agree()), own_losses=own_losses).mix_arrived(
+        row, 1, OWN, {2: OWN[kept] + 1}, radius=10.0
+    )
     np.testing.assert_allclose(seen[0], OWN + kept)

@@ -7,10 +7,11 @@ from dystop.data import Dataset
 from dystop.errors import ConfigError
 from dystop.exchange import Exchange
 from dystop.exchange.attacks import Attackers, attackers_of, flipped_labels
-from dystop.exchange.codecs import codec_of, describe_mean
+from dystop.exchange.codecs import describe_mean
 from dystop.exchange.rules import rule_of
 from dystop.experiments.building.models import task_of
 from dystop.experiments.config import Experiment
+from dystop.experiments.fleet import link_codec
 from dystop.sparse import Ints
 from dystop.training.flat import Layout
 from dystop.training.tasks.build import task_name
@@ -19,7 +20,7 @@ from dystop.training.tasks.task import Task
 
 def exchange_of(experiment: Experiment, layout: Layout) -> Exchange:
     """Return the parts that change what workers send and how they mix it."""
-    rule, codec = rule_of(experiment.aggregation), codec_of(experiment.link)
+    rule, codec = rule_of(experiment.aggregation), link_codec(experiment)
     if codec is not None:
         slots = (*layout.trained, *layout.kept, *layout.carried)
         codec = codec.of(tuple(slot.numel for slot in slots if slot.numel), experiment.seed)
@@ -48,6 +49,10 @@ def describe_exchange(experiment: Experiment, layout: Layout) -> dict[str, str]:
         return {}
     size, whole = codec.message_bytes, codec.model_bytes
     message = f"{codec.name}: {size:,} of {whole:,} bytes in a message"
+    if codec.keeps_mean:
+        message += (
+            f"; CHOCO's rule with a step of {codec.gamma:g} mixes all numbers and keeps the mean"
+        )
     able, trains = experiment.mechanism.capabilities(), experiment.engine.train
     return {"compression": message, **(describe_mean(able, codec) if trains else {})}
 

@@ -18,7 +18,6 @@ from dystop.data import (
     split_counts,
 )
 from dystop.errors import ConfigError
-from dystop.exchange.codecs import codec_of
 from dystop.experiments.building.components import (
     describe_graph,
     describe_samples,
@@ -49,6 +48,7 @@ from dystop.experiments.building.samples import (
 from dystop.experiments.config import Experiment, to_tree
 from dystop.experiments.fleet import (
     fleet_of,
+    link_codec,
     make_world,
     mechanism_of,
     planning_note,
@@ -301,5 +301,5 @@ def _stacks(experiment: Experiment) -> float:
     late = 3.0 * (experiment.engine.publish == "on_completion")
     compensated = 6.0 * able.compensates
     kept = 0.0 if experiment.evaluate.model == "trained" else 2.0 if late else 1.0
-    packed = 0.0 if codec_of(experiment.link) is None else 3.0 + able.deltas
+    packed = 0.0 if link_codec(experiment) is None else 3.0 + able.deltas
     return 2.0 + late + compensated + 3.0 * able.deltas + 3.0 * able.pushes + kept + packed

@@ -4,7 +4,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from dystop.data import describe_partition, fingerprint, label_chart, labels_of
-from dystop.exchange.codecs import codec_of
 from dystop.experiments.building import (
     check_same_data,
     describe_exchange,
@@ -19,7 +18,7 @@ from dystop.experiments.building import (
     with_noted_base,
 )
 from dystop.experiments.config import Experiment
-from dystop.experiments.fleet import fleet_of, mechanism_of
+from dystop.experiments.fleet import fleet_of, link_codec, mechanism_of
 from dystop.experiments.folders.run_folder import RunData
 from dystop.experiments.testbed.enrolment import (
     Enrolled,
@@ -134,5 +133,5 @@ def _held_models(experiment: Experiment) -> float:
 
 
 def _sends_differences(experiment: Experiment) -> bool:
-    codec = codec_of(experiment.link)
+    codec = link_codec(experiment)
     return codec is not None and codec.sends_differences

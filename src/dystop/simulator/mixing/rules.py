@@ -12,23 +12,28 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from dystop.control.aggregation import row_sums
-from dystop.exchange.rules import Memory, Rule, VotingRule, WeighingRule
+from dystop.control.aggregation import mix, row_sums
+from dystop.exchange import Exchange
+from dystop.exchange.rules import Memory, VotingRule, WeighingRule
 from dystop.plan import Mix
+from dystop.simulator.mixing.product import sparse_rows
 from dystop.simulator.mixing.stage import Sources, mixed_rows, own_models, received, shared_mask
-from dystop.simulator.model_stack import Models
+from dystop.simulator.model_stack import Models, index
 from dystop.sparse import Floats, Ints
 from dystop.training.device import upload
 from dystop.training.trainer import Trainer
 
 
 def combined_rows(
-    rule: Rule, trainer: Trainer, models: Models, stage: Mix, sources: Sources
+    exchange: Exchange, trainer: Trainer, models: Models, stage: Mix, sources: Sources
 ) -> Tensor | None:
     """Return the rows of the receivers after one stage of mixing, [R, W].
 
     None: they are a plain mean that waits for others. The rules do not apply to rows of updates.
     """
+    rule, codec = exchange.rule, exchange.codec
+    if codec is not None and codec.gamma and stage.kind != "delta":
+        return _moved_rows(codec.gamma, models, stage, sources)
     if stage.kind != "delta" and isinstance(rule, WeighingRule | VotingRule):
         models.trainings.finish(np.concatenate([stage.receiver, stage.source]))
         if isinstance(rule, VotingRule):
@@ -37,6 +42,21 @@ def combined_rows(
     if models.trainings.mix_later(stage, sources):
         return None
     return mixed_rows(models, stage, sources)
+
+
+def _moved_rows(gamma: float, models: Models, stage: Mix, sources: Sources) -> Tensor:
+    """Return x_i + gamma sum_j w_ij (copy_j - copy_i), the rule of CHOCO-SGD, [R, W].
+
+    All numbers are mixed: the codec takes the place of a shared mask.
+    """
+    own, public = own_models(models, stage, sources), models.public
+    assert public is not None, "a codec with a step packs differences to public copies"
+    foreign = stage.dst != stage.source
+    given = row_sums(stage, np.where(foreign, stage.weight, 0.0))
+    own_share = upload(given, own.device).to(own.dtype)[:, None]
+    theirs = mix(sparse_rows(stage, foreign, stage.source), public)
+    moved: Tensor = own + gamma * (theirs - own_share * public[index(stage.receiver, public)])
+    return moved
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,7 @@ A worker that pulls says which public copy of its peer it holds, by the SHA-256 
 numbers (`PullRequest.holds`). The peer answers with the messages since that copy or, if it does not
 know the copy or the messages were longer, with a whole copy. The header says which copy the bytes
 lead to (`ModelHeader.copy`), and the receiver compares. So nobody has to know what became of an
-earlier transfer, or of an earlier process (ADR 0064).
+earlier transfer, or of an earlier process (ADR 0059).
 
 Several messages are one safetensors file: each of their parts is a tensor with a row per message.
 """

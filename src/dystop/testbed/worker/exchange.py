@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 
 import numpy as np
 
@@ -9,6 +10,7 @@ from dystop.control.aggregation import kept_coordinates
 from dystop.testbed.events import (
     CancelPull,
     Counters,
+    Publication,
     PullFailed,
     PullFinished,
     StartPull,
@@ -150,13 +152,25 @@ class ActiveExchange:
         """Register a pull that ended without a model."""
         self.rejected.append(pending.rejected(code, event))
 
-    def mix(self, setup: WorkerSetup, mixer: Mixer, radius: float | None) -> bool:
-        """Mix this stage (eq:aggregation) and go to the next; return whether the model changed."""
+    def mix(
+        self, setup: WorkerSetup, mixer: Mixer, radius: float | None, served: Publication
+    ) -> bool:
+        """Mix this stage (eq:aggregation) and go to the next; return whether the model changed.
+
+        Args:
+            setup: Of the worker.
+            mixer: Of the worker.
+            radius: The usual distance of models.
+            served: What peers get of the model before this stage.
+        """
         before, row = self.model, self.row
         if row is not None:
             mailed = {j: self.mailbox[j].vector for j in row.mailed if j in self.mailbox}
             here, node = mailed | self.arrived, setup.node
-            self.model = mixer.mix_arrived(row, node, before, here, start=self.base, radius=radius)
+            copy = partial(setup.own_copy, served, self.order.round, self.stage)
+            self.model = mixer.mix_arrived(
+                row, node, before, here, start=self.base, radius=radius, own_copy=copy
+            )
             if isinstance(row, CarryingRow) and setup.carrying is not None:
                 columns = setup.carrying.places.own
                 self.model = mix_own_rows(row, self.model, here | {node: before}, columns)

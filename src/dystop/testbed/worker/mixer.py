@@ -1,6 +1,6 @@
 """Mix the models that a worker has accepted, by the rule of the configuration.
 
-    mixer = Mixer(rule, weight_cap, own_losses)
+    mixer = Mixer(exchange, weight_cap, own_losses)
     mixed = mixer.mix_arrived(row, node, own, arrived, radius=guard.usual_distance)
 
 `arrived` holds the accepted models by source, without the own node. A masked model may be whole or
@@ -9,16 +9,16 @@ changes. No vector is ever modified.
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
 import numpy as np
 
 from dystop.control.aggregation import kept_coordinates
+from dystop.exchange import Exchange
 from dystop.exchange.rules import (
     Memory,
     Models,
-    Rule,
     Usual,
     Vectors,
     VotingRule,
@@ -36,18 +36,19 @@ class Mixer:
 
     def __init__(
         self,
-        rule: Rule,
+        exchange: Exchange,
         weight_cap: float = 1.0,
         own_losses: OwnLosses = lambda models, samples: None,
     ) -> None:
         """Prepare the mixer.
 
         Args:
-            rule: The rule; it does not apply to updates.
+            exchange: Rule and codec; the rule does not apply to updates.
             weight_cap: Largest weight of one neighbour.
             own_losses: Losses of models on own samples; a rule may ask for them.
         """
-        self._rule, self._cap, self._own_losses = rule, weight_cap, own_losses
+        self._rule, self._cap, self._own_losses = exchange.rule, weight_cap, own_losses
+        self._gamma = exchange.codec.gamma if exchange.codec is not None else 0.0
         self._memory = Memory.empty(1)
 
     def mix_arrived(
@@ -59,6 +60,7 @@ class Mixer:
         *,
         start: Vector | None = None,
         radius: float | None = None,
+        own_copy: Callable[[], Vector | None] = lambda: None,
     ) -> Vector:
         """Mix a row of an order with the arrived models (eq:aggregation), as the simulator does.
 
@@ -69,6 +71,7 @@ class Mixer:
             arrived: Accepted models by source; updates for rows of kind "delta".
             start: Where the training behind `own` started; needed by rows of kind "delta".
             radius: For clipping; None: the median distance of the arrived models.
+            own_copy: What others get of the own model in this stage, under CHOCO's rule.
         """
         weights = arrived_weights(row, node, arrived)
         if not weights:
@@ -76,6 +79,8 @@ class Mixer:
         if row.kind == "delta":
             return _add_updates(weights, node, own, arrived, start)
         weights = _capped(weights, node, self._cap)
+        if self._gamma and (copy := own_copy()) is not None:
+            return self._moved(weights, node, own, arrived, copy)
         if row.kind != "masked" or row.mask is None:
             return self._combine(weights, node, {**arrived, node: own}, radius)
         kept = kept_coordinates(*row.mask, len(own))
@@ -83,6 +88,26 @@ class Mixer:
         mixed = own.copy()
         mixed[kept] = self._combine(weights, node, models, radius, own, kept)
         return mixed
+
+    def _moved(
+        self,
+        weights: dict[int, float],
+        node: int,
+        own: Vector,
+        arrived: Mapping[int, Vector],
+        copy: Vector,
+    ) -> Vector:
+        """Return x_i + gamma sum_j w_ij (copy_j - copy_i), the rule of CHOCO-SGD.
+
+        All numbers are mixed: the codec takes the place of a shared mask.
+        """
+        foreign = {j: w for j, w in weights.items() if j != node and w != 0}
+        if not foreign:
+            return own
+        factors = np.array([*foreign.values(), -sum(foreign.values())])
+        step = blend(factors, [*(arrived[j] for j in foreign), copy])
+        moved: Vector = own + np.float32(self._gamma) * step
+        return moved
 
     def _combine(
         self,

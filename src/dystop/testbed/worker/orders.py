@@ -47,7 +47,7 @@ class OrderExecution:
     def __init__(self, durable: DurableState, pulls: PullTracker) -> None:
         self.durable, self.pulls = durable, pulls
         setup = durable.setup
-        self._mixer = Mixer(setup.exchange.rule, setup.guards.weight_cap, setup.own_losses)
+        self._mixer = Mixer(setup.exchange, setup.guards.weight_cap, setup.own_losses)
         self.exchange: ActiveExchange | None = None
         self.queued: tuple[Execute, float] | None = None  # with the time of acceptance
         self.newest_round = durable.state.last_round  # including cancelled orders
@@ -151,7 +151,7 @@ class OrderExecution:
         durable = self.durable
         snapshot = durable.published.snapshots[exchange.stage]
         usual = durable.guard.usual_distance
-        changed = exchange.mix(durable.setup, self._mixer, usual)
+        changed = exchange.mix(durable.setup, self._mixer, usual, snapshot.publication)
         if changed:
             version, round_ = durable.next_version(), exchange.order.round
             snapshot = durable.publishable(exchange.model, version, round_, exchange.start)

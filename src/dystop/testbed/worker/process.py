@@ -27,6 +27,7 @@ from dystop.testbed.events import (
     Exit,
     MessageFromCoordinator,
     PeerIncident,
+    Publication,
     PullRequested,
     PullWithdrawn,
     SaveCheckpoint,
@@ -112,7 +113,8 @@ class WorkerProcess:
             _LOG.warning("checkpoint: %s", damage)
             self._events.put(PeerIncident(components.setup.name, "damaged_checkpoint", damage))
         self._logger = EventLogger(components.write_line)
-        self._encoder = ModelEncoder(components.schema, _public_copy(components, self._state))
+        self._copy = _public_copy(components, self._state)
+        self._encoder = ModelEncoder(components.schema, self._copy)
         setup = components.setup
         self._outgoing = outgoing_of(setup.exchange.attackers, setup.node, components.initial[0])
         self._model_server = PublishedModelServer(
@@ -146,6 +148,7 @@ class WorkerProcess:
             components.setup,
             address=components.advertise or models.address,
             digest=self._encoder.digest,
+            own_copy=self._own_copy,
         )
         guard = Guard(setup.guards, components.schema.variances)
         self.machine = WorkerMachine(setup, self._state, guard)
@@ -160,6 +163,12 @@ class WorkerProcess:
         self._training.start()
         session = components.transport.open_session(components.coordinator, self._session)
         self._listeners.append(session)
+
+    def _own_copy(self, model: Publication, round_: int, stage: int) -> Vector | None:
+        """Return what peers get of a model in a stage of a round; None: the model itself."""
+        if self._copy is None:
+            return None
+        return self._copy.at(self._outgoing.served(model), round_, stage)
 
     def wait(self, timeout_s: float | None = None) -> Exit | None:
         """Wait for the end; return None after `timeout_s`."""

@@ -1,4 +1,4 @@
-"""The public copies of a testbed under a codec of differences (ADR 0059, ADR 0064).
+"""The public copies of a testbed under a codec of differences (ADR 0059).
 
 `PublicCopy` is what others have of the own models: it advances by one message for each stage of a
 round in which somebody asks, as in the simulator. `HeldCopies` are the copies of others. Both live
@@ -18,8 +18,9 @@ from dystop.testbed.protocol.coded import HeldCopy, digest_of
 from dystop.testbed.protocol.pulls import PullRequest
 
 MAX_ASKED = 64  # newest stages of rounds that are remembered as asked for
+MAX_RECENT = 3  # newest stages whose copies are kept, for requests that come late
 MAX_UPDATES = 4  # newest packed updates that are kept for further receivers
-Asked = tuple[int, int, bool]  # round, stage, whether the pull is exact
+Asked = tuple[int, int]  # round and stage
 
 
 @dataclass(frozen=True)
@@ -32,7 +33,7 @@ class Offer:
 
 
 class PublicCopy:
-    """What others have of the models of one worker. Used by one thread."""
+    """What others have of the models of one worker. Safe for several threads."""
 
     def __init__(self, codec: Codec, node: int, initial: Vector | None) -> None:
         """Begin with the initial model that all know, or without one after a restart."""
@@ -41,23 +42,44 @@ class PublicCopy:
         self._copy = HeldCopy() if initial is None else HeldCopy(digest_of(initial), initial)
         self._steps: list[tuple[str, Message]] = []  # newest last; digest of the copy before each
         self._asked: OrderedDict[Asked, None] = OrderedDict()
+        self._recent: OrderedDict[Asked, tuple[Publication, HeldCopy]] = OrderedDict()
+        self._lock = threading.Lock()
         self._leftover: Vector | None = None  # what was left out of earlier updates
-        self._updates: OrderedDict[Asked, Offer] = OrderedDict()
+        self._updates: OrderedDict[tuple[int, int, bool], Offer] = OrderedDict()
 
     def offer(self, model: Publication, request: PullRequest) -> Offer:
         """Return what a request gets. The first one of a stage of a round advances the copy.
 
         Args:
-            model: What the worker would serve without compression: a model, or an update.
+            model: What the worker would serve as it is: a model, or an update.
             request: The request; `holds` names the copy that the receiver has.
         """
-        asked = (request.round, request.stage, request.exact)
-        if request.delta:
-            return self._update(model, asked)
-        if self._model is None or (asked not in self._asked and not self._is_older(model)):
-            self._advance(model, request.round, request.stage)
-        _remember(self._asked, asked, None, MAX_ASKED)
-        return self._since(request.holds or "")
+        asked = (request.round, request.stage)
+        with self._lock:
+            if request.delta:
+                return self._update(model, asked, request.exact)
+            return self._since(request.holds or "", *self._at(model, asked))
+
+    def at(self, model: Publication, round_: int, stage: int) -> Vector:
+        """Return the copy that requests of a stage of a round get; advance it if needed."""
+        with self._lock:
+            copy = self._at(model, (round_, stage))[1].vector
+        assert copy is not None  # `_at` has advanced the copy
+        return copy
+
+    def _at(self, model: Publication, asked: Asked) -> tuple[Publication, HeldCopy]:
+        """Return the copy of a stage, and the model that it followed.
+
+        A late request, whose stage is not remembered any more, gets the newest copy.
+        """
+        is_new = asked not in self._asked
+        if self._model is None or (is_new and not self._is_older(model)):
+            self._advance(model, *asked)
+        assert self._model is not None
+        if is_new:
+            _remember(self._asked, asked, None, MAX_ASKED)
+            _remember(self._recent, asked, (self._model, self._copy), MAX_RECENT)
+        return self._recent.get(asked, (self._model, self._copy))
 
     def _is_older(self, model: Publication) -> bool:
         """Return whether a late request asks for an earlier model than the one the copy follows."""
@@ -84,29 +106,29 @@ class PublicCopy:
         vector = np.ascontiguousarray(vector, np.float32)
         self._copy, self._steps = HeldCopy(digest_of(vector), vector), []
 
-    def _since(self, held: str) -> Offer:
-        """Return the messages since a held copy, or the whole copy."""
-        model, copy = self._model, self._copy
-        assert model is not None  # `offer` has advanced the copy
+    def _since(self, held: str, model: Publication, copy: HeldCopy) -> Offer:
+        """Return the messages from a held copy to another one, or that one whole."""
         assert copy.vector is not None
         model = replace(model, vector=copy.vector)
         if held == copy.digest:
             return Offer(model, (), copy.digest)
-        known = next((k for k, (before, _) in enumerate(self._steps) if before == held), None)
-        messages = None if known is None else tuple(step for _, step in self._steps[known:])
+        digests = [*(before for before, _ in self._steps), self._copy.digest]
+        end = digests.index(copy.digest) if copy.digest in digests else 0
+        known = digests.index(held) if held in digests[:end] else None
+        messages = None if known is None else tuple(step for _, step in self._steps[known:end])
         return Offer(model, messages, copy.digest)
 
-    def _update(self, update: Publication, asked: Asked) -> Offer:
+    def _update(self, update: Publication, asked: Asked, exact: bool) -> Offer:
         """Return a packed update; what it leaves out is added to the next one."""
-        if asked in self._updates:
-            return self._updates[asked]
+        if (key := (*asked, exact)) in self._updates:
+            return self._updates[key]
         left = self._leftover
         whole = update.vector if left is None else update.vector + left
-        message = self._codec.message(whole, self._node, *asked[:2])
+        message = self._codec.message(whole, self._node, *asked)
         rest = whole - self._codec.restored(message, self._node)
         self._leftover = rest if np.isfinite(rest).all() else None
         offer = Offer(update, (message,), None)
-        _remember(self._updates, asked, offer, MAX_UPDATES)
+        _remember(self._updates, key, offer, MAX_UPDATES)
         return offer
 
 

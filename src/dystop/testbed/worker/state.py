@@ -15,12 +15,15 @@ from dystop.exchange import Exchange
 from dystop.exchange.rules import Models
 from dystop.model_state import ModelState
 from dystop.sparse import Floats
-from dystop.testbed.events import Counters, Vector
+from dystop.testbed.events import Counters, Publication, Vector
 from dystop.testbed.params import Guards, Limits, Timeouts
 from dystop.testbed.protocol.messages import Mail, Phase, Report
 
 OwnLosses = Callable[[Models, int], Floats | None]
 """Returns the losses of models on some of the worker's samples; None: it has none."""
+
+OwnCopy = Callable[[Publication, int, int], Vector | None]
+"""Returns the public copy of a model that requests of a stage of a round get."""
 
 VERSION_GAP = 64  # most snapshots that an order can publish before the next checkpoint
 
@@ -46,6 +49,7 @@ class WorkerSetup:
     limits: Limits = field(default_factory=Limits)
     digest: Callable[[Vector], str] = lambda vector: ""  # of the payload that peers would pull
     own_losses: OwnLosses = lambda models, samples: None
+    own_copy: OwnCopy = lambda model, round_, stage: None
 
 
 @dataclass(frozen=True)
