@@ -23,6 +23,8 @@ MODEL = "model"
 Values = Mapping[str, Any]
 """Vectors of a worker by name, [..., width] each: arrays of NumPy or tensors of torch."""
 
+Rows = Literal["model", "own", "home"]
+
 A = TypeVar("A")
 B = TypeVar("B")
 
@@ -36,7 +38,7 @@ class Carried:
     """
 
     name: str
-    rows: Literal["model", "own", "home"] = "model"
+    rows: Rows = "model"
     width: int | Literal["model"] = "model"  # numbers; "model": as many as trained parameters
     first: float | Literal["model"] = 0.0  # its numbers at time 0; "model": those of the model
 

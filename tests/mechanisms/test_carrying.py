@@ -67,15 +67,14 @@ class Quadratic(AddingTrainer):
     def train(self, models, counters, workers, versions, steps, rates=None):
         rates = np.ones(len(workers)) if rates is None else rates
         job = Job(models, counters, workers, versions, steps, rates)
-        job, carried = self.vectors.split(job)
+        job, before = self.vectors.split(job)
         x, b = job.models.clone(), torch.tensor([self.optima[k] for k in workers])[:, None]
         rate = torch.from_numpy(self.rate * rates).float()[:, None]
         for _ in range(self.taken):
             x = x - rate * (x - b + (0.0 if job.correction is None else job.correction))
         done = Trained(x, job.counters, np.zeros(len(workers)), len(workers))
-        return self.vectors.joined(
-            carried, done, np.full(len(workers), self.taken), self.rate * rates
-        )
+        taken = np.full(len(workers), self.taken)
+        return self.vectors.joined(job, before, done, taken, self.rate * rates)
 
 
 def path_of_three(mechanism, start, optima=(0.0, 3.0, 12.0), rounds=1, **trainer):

@@ -91,13 +91,13 @@ class AddingTrainer:
         gain = (workers + 1.0) * rates
         self.added += float(gain.sum())
         job = Job(models, counters, workers, versions, steps, rates)
-        job, carried = self.vectors.split(job)
+        job, before = self.vectors.split(job)
         after = job.models + torch.from_numpy(gain).float()[:, None]
         if job.correction is not None:
             after = after - job.correction
         loss = 1.0 / (1.0 + versions.astype(float))
         trained = Trained(after, job.counters + 1, loss, int(steps.sum()))
-        return self.vectors.joined(carried, trained, steps, rates)
+        return self.vectors.joined(job, before, trained, steps, rates)
 
     def evaluate(
         self, models: Any, counters: Any, samples: Any = None, recalibrate_on: Any = None

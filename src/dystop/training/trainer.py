@@ -41,7 +41,7 @@ from dystop.training.executors import (
 )
 from dystop.training.flat import Layout, layout_of
 from dystop.training.local_steps.augmentation import augmentation_of
-from dystop.training.local_steps.optimisers import StateLayout, optimiser_of
+from dystop.training.local_steps.optimisers import optimiser_of
 from dystop.training.local_steps.privacy import Privacy, check_private_training
 from dystop.training.memory import MemoryEstimate, ModelSize, Workload, model_size
 from dystop.training.params import TrainerParams
@@ -72,7 +72,7 @@ def samples_seen(sizes: Ints, steps: Ints, batch: int) -> int:
 class Trainer:
     """Trains and evaluates the models of all workers. It holds the data, not the models."""
 
-    _vectors = CarriedVectors(Layout((), (), ()), None)  # beside the model: none
+    _vectors = CarriedVectors(Layout((), (), ()))  # beside the model: none
 
     def __init__(  # noqa: PLR0913 (what a trainer is made of)
         self,
@@ -103,8 +103,7 @@ class Trainer:
         self.params, devices = params, pick_devices(params.device)
         self.device = devices[0]
         self._eval_timer = Timer(self.device)
-        self._state = StateLayout(layout_of(module), optimiser_of(params))
-        self._vectors = CarriedVectors(self._state.whole, mechanism)
+        self._vectors = CarriedVectors(layout_of(module), mechanism, optimiser_of(params))
         self.layout: Layout = self._vectors.layout
         self._test_labels = strata(np.asarray(data.y_test))
         train, test = both_samples(data, self.device)
@@ -123,18 +122,18 @@ class Trainer:
                 )
             one_by_one = corrects or privacy is not None
             chosen = replace(params, path="sequential") if one_by_one else params
-            self.path = choose_path(self._start, self._state.model, shape, chosen, task, dtype)
+            self.path = choose_path(self._start, self._vectors.model, shape, chosen, task, dtype)
             self.size = self._model_size(train)
         self.chunk = stack_height(self.size, params, self.device) if self.is_stacked else 1
         self._problem = Problem(
             module=self._start,
-            layout=self._state.model,
+            layout=self._vectors.model,
             samples=train,
             shards=owned,
             batch=params.batch,
             learning_rate=params.learning_rate,
             l2=params.l2,
-            optimiser=self._state.optimiser,
+            optimiser=self._vectors.optimiser,
             augmentation=augmentation_of(params.augment, train.shape, train.dtype),
             seed=seed,
             chunk=self.chunk,
@@ -150,7 +149,7 @@ class Trainer:
         # With the CNN on two cores, a large batch of one model was faster than all stacks tried.
         height = min(self.chunk, len(shards)) if self.device.type == "cuda" else 1
         batch = eval_batch(self.path, params.evaluation_batch, self.size, self.device)
-        layout, precision = self._state.model, params.precision
+        layout, precision = self._vectors.model, params.precision
         self._task = EvalTask(eval_module, layout, test, height, batch, precision, task)
         # All threads share torch's generators: a module that draws from them gets one thread.
         has_threads = self.device.type == "cpu" and not draws
@@ -168,7 +167,7 @@ class Trainer:
             return size
         from dystop.training.backends.cpu.backend import kernel_size
 
-        return kernel_size(size, self._start, self._state.model, samples.shape)
+        return kernel_size(size, self._start, self._vectors.model, samples.shape)
 
     @property
     def width(self) -> int:
@@ -179,6 +178,11 @@ class Trainer:
     def places(self) -> Places:
         """Where the vectors that a mechanism carries lie in those of a worker."""
         return self._vectors.places
+
+    @property
+    def _moments(self) -> int:
+        """Numbers of the state of one worker's optimiser."""
+        return self._problem.optimiser.moments * self._vectors.model.parameters
 
     @property
     def base_parameters(self) -> int:
@@ -196,7 +200,7 @@ class Trainer:
         if self.device.type != "cuda" or not self.is_stacked or not self._problem.suits_kernels:
             return False
         shape = self._problem.samples.shape
-        return cuda_stages(self._start, self._state.model, shape) is not None
+        return cuda_stages(self._start, self._vectors.model, shape) is not None
 
     @property
     def returns_early(self) -> bool:
@@ -240,37 +244,31 @@ class Trainer:
             rates: [A], factors of the learning rate; 1 by default.
         """
         rates = np.ones(len(workers)) if rates is None else rates
+        models, counters = models.to(self.device), counters.to(self.device)
         job = Job(models, counters, workers, versions, steps, rates)
-        if not self._vectors.names:
+        vectors = self._vectors
+        if vectors.is_empty:
             return self.train_job(job)
-        plain, carried = self._vectors.split(job)
+        plain, before = vectors.split(job)
         trained, taken = self.train_job(plain), self._taken(workers, steps)
-        return self._vectors.joined(carried, trained, taken, self.params.learning_rate * rates)
+        return vectors.joined(plain, before, trained, taken, self.params.learning_rate * rates)
 
     def train_job(self, job: Job) -> Trained:
-        """Run the local trainings of a job, whose models hold the state of an optimiser."""
-        rows, workers, steps, state = len(job.workers), job.workers, job.steps, self._state
+        """Run the local trainings of a job, whose models have nothing beside them."""
+        rows, model = len(job.workers), self._vectors.model
         shapes = tuple(job.models.shape), tuple(job.counters.shape)
-        if shapes != ((rows, state.whole.width), (rows, state.whole.counters)):
+        if shapes != ((rows, model.width), (rows, model.counters)):
             raise ValueError(
                 f"models {shapes[0]} and counters {shapes[1]} do not fit {rows} workers of width "
-                f"{state.whole.width} and {state.whole.counters} counters"
+                f"{model.width} and {model.counters} counters"
             )
-        models, counters = job.models.to(self.device), job.counters.to(self.device)
-        moments, taken = state.moments(models, counters), state.steps_taken(counters)
-        plain = state.without_state(models, counters)
-        job = Job(*plain, workers, job.versions, steps, job.rates, moments, taken, job.correction)
-        pieces = cut(steps, self._piece_rows(rows))
+        pieces = cut(job.steps, self._piece_rows(rows))
         collector = Collector(job, len(pieces))
         with deterministic_kernels():
             results = self._executors.map(
                 lambda executor, rows: collector.collect(rows, executor.train(job, rows)), pieces
             )
-        trained = collector.joined(pieces, results)
-        if taken is not None:
-            taken = taken + upload(self._taken(workers, steps), self.device)
-        after = state.with_state(trained.models, trained.counters, trained.moments, taken)
-        return Trained(*after, trained.losses, trained.samples)
+        return collector.joined(pieces, results)
 
     def _taken(self, workers: Ints, steps: Ints) -> Ints:
         """Return the mini-batches that some workers take; one without data takes none."""
@@ -318,7 +316,7 @@ class Trainer:
 
     def _on_device(self, models: Tensor, counters: Tensor) -> tuple[Tensor, Tensor]:
         """Return models and counters on the device, without the state of the optimiser."""
-        models, counters = self._state.without_state(models, counters)
+        models, counters = self._vectors.models_alone(models, counters)
         return models.to(self.device), counters.to(self.device)
 
     def own_losses(
@@ -369,7 +367,7 @@ class Trainer:
         """Measure the median seconds of one real mini-batch of one worker, after a warm-up."""
         vector, counters = self.initial()
         (vector, counters), cut = self._on_device(vector, counters), self.layout.parameters
-        moments = torch.zeros(self._state.floats, device=self.device)
+        moments = torch.zeros(self._moments, device=self.device)
         state = (vector[:cut].clone(), vector[cut:].clone(), counters.clone(), moments)
         count = min(self.params.batch, len(self._problem.samples))
         index = torch.arange(count, device=self.device)
@@ -407,7 +405,7 @@ class Trainer:
             streams=streams if self.path == "sequential" else 0,
             has_kernels=self.has_kernels,
             is_half=params.precision == "bfloat16",
-            state_floats=self._state.floats,
+            state_floats=self._moments,
             keeps_state=params.optimizer_state == "kept",
         )
         return workload.estimate(workers, stacks)

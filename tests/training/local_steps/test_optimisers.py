@@ -14,7 +14,7 @@ from torch.nn import functional as F
 from dystop.errors import ConfigError
 from dystop.training.backends import sequential, stacked
 from dystop.training.flat import layout_of
-from dystop.training.local_steps.optimisers import StateLayout, optimiser_of
+from dystop.training.local_steps.optimisers import optimiser_of
 from dystop.training.local_steps.schedules import schedule_of
 from dystop.training.params import ScheduleParams, TrainerParams
 from dystop.training.problem import Job
@@ -197,9 +197,8 @@ def test_a_schedule_counts_the_steps_of_all_trainings():
     t = trainer(schedule=schedule)
     _, counters = continued(t, [2, 3])
     assert counters[0, -1] == 5
-    state = StateLayout(layout_of(net3()), optimiser_of(t.params))
-    taken = state.steps_taken(counters)
-    numbers = state.optimiser.numbers(torch.tensor([0.8], dtype=torch.float64), taken, 4)[0, :, 0]
+    optimiser, taken = optimiser_of(t.params), counters[:, -1]
+    numbers = optimiser.numbers(torch.tensor([0.8], dtype=torch.float64), taken, 4)[0, :, 0]
     assert numbers.tolist() == [0.2, 0.2, 0.1, 0.1]
 
 

@@ -60,7 +60,7 @@ from dystop.simulator.state import Components
 from dystop.sparse import Ints
 from dystop.training.carried_vectors import CarriedVectors
 from dystop.training.flat import layout_of
-from dystop.training.local_steps.optimisers import StateLayout, optimiser_of
+from dystop.training.local_steps.optimisers import optimiser_of
 from dystop.training.memory import ADVICE, MemoryEstimate, available_bytes, ensure_fits, held_bytes
 from dystop.training.models.build import CustomModel
 from dystop.training.saved import ModelCard
@@ -152,9 +152,9 @@ def _build_plan(
     task = task or task_of(experiment, labels)
     experiment = with_named_model(experiment, labels, task)
     module_layout = layout_of(make_module(experiment, labels, task, model))
-    state = StateLayout(module_layout, optimiser_of(experiment.training)).whole
-    layout = CarriedVectors(state, experiment.mechanism).layout
-    trainer = NoTraining(layout, counts.sum(axis=1), experiment.training.batch)
+    optimiser = optimiser_of(experiment.training)
+    vectors = CarriedVectors(module_layout, experiment.mechanism, optimiser)
+    trainer = NoTraining(vectors.layout, counts.sum(axis=1), experiment.training.batch)
     memory = _planning_estimate(experiment, labels.classes)
     if not elsewhere:
         _ensure_fits(experiment, memory, trainer.device, _PLANNING_ADVICE)

@@ -5,24 +5,25 @@ vector [n P] for each worker, its moments: the momentum of SGD, or both moments 
 trainings of a worker (`training.optimizer_state`, ADR 0054) it is
 
 - `reset`: nothing is stored, and every training begins with zeros;
-- `kept`: it follows the counters of the worker, which are never mixed, as the bits of int64;
-- `mixed`: it follows the parameters in the vector that is mixed and sent.
+- `kept`: it stays at home with its worker;
+- `mixed`: it is mixed and sent with the model.
 
-So simulator, testbed and checkpoints handle it like the model to which it belongs.
+It is a carried vector (`dystop.carried`), so that simulator, testbed and checkpoints handle it like
+those of a mechanism.
 """
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 
 import torch
 from torch import Tensor
 
+from dystop.carried import Carried, Rows
 from dystop.errors import ConfigError
-from dystop.training.flat import Layout, Slot
 from dystop.training.local_steps.schedules import Schedule, Table, schedule_of
-from dystop.training.params import StateRule, TrainerParams
+from dystop.training.params import TrainerParams
 
 RATE, FIRST, SECOND = range(3)  # numbers of a step: learning rate, corrections of both moments
 _CLIP_EPS = 1e-6  # as in `torch.nn.utils.clip_grad_norm_`
@@ -45,6 +46,14 @@ class Optimiser:
     def moments(self) -> int:
         """Numbers of the state for each parameter."""
         return 2 if self.is_adam else int(self.params.momentum > 0)
+
+    def state(self, parameters: int) -> Carried | None:
+        """Return what is stored between two trainings of a worker; None: nothing is."""
+        rule, name = self.params.optimizer_state, f"optimizer.{self.params.optimizer}"
+        if rule == "reset":
+            return None
+        rows: Rows = "home" if rule == "kept" else "model"
+        return Carried(name, rows, self.moments * parameters)
 
     @property
     def is_plain(self) -> bool:
@@ -198,74 +207,6 @@ def _check(params: TrainerParams) -> None:
             f"training.optimizer_state = {params.optimizer_state!r}: plain SGD has no state; leave "
             "it out, or set training.momentum, or use 'adam' or 'adamw'"
         )
-
-
-@dataclass(frozen=True)
-class StateLayout:
-    """Where the state of an optimiser lies in the vectors of a worker."""
-
-    model: Layout  # without state
-    optimiser: Optimiser
-
-    @property
-    def floats(self) -> int:
-        """Numbers of the state of one worker."""
-        return self.optimiser.moments * self.model.parameters
-
-    @property
-    def _words(self) -> int:
-        """Integers of 64 bits that hold a kept state."""
-        return -(-self.floats // 2)
-
-    @property
-    def _is(self) -> StateRule:
-        return self.optimiser.params.optimizer_state
-
-    @cached_property
-    def whole(self) -> Layout:
-        """The layout of a model with the state that is stored between trainings."""
-        name, own = f"optimizer.{self.optimiser.params.optimizer}", []
-        if self.optimiser.counts_steps:
-            own.append(Slot("optimizer.steps", (1,), torch.int64))
-        if self._is == "kept":
-            own.append(Slot(name, (self._words,), torch.int64))
-        carried = (Slot(name, (self.floats,), torch.float32),) if self._is == "mixed" else ()
-        return replace(self.model, carried=carried, own=tuple(own))
-
-    def without_state(self, models: Tensor, counters: Tensor) -> tuple[Tensor, Tensor]:
-        """Return models and counters alone, [..., W] and [..., C]."""
-        return models[..., : self.model.width], counters[..., : self.model.counters]
-
-    def moments(self, models: Tensor, counters: Tensor) -> Tensor | None:
-        """Return the moments [A, n P] with which trainings begin; None: zeros."""
-        if self._is == "reset":
-            return None
-        if self._is == "kept":
-            words = counters[:, -self._words :].contiguous()
-            return words.view(torch.float32)[:, : self.floats]
-        moments, width = models[:, self.model.width :], self.model.parameters
-        if self.optimiser.is_adam:
-            # A mechanism may extrapolate, and a negative second moment has no root.
-            moments = torch.cat([moments[:, :width], moments[:, width:].clamp(min=0)], 1)
-        return moments
-
-    def steps_taken(self, counters: Tensor) -> Tensor | None:
-        """Return how many steps the workers have taken in earlier trainings, [A]; None: unknown."""
-        return counters[:, self.model.counters] if self.optimiser.counts_steps else None
-
-    def with_state(
-        self, models: Tensor, counters: Tensor, moments: Tensor | None, taken: Tensor | None
-    ) -> tuple[Tensor, Tensor]:
-        """Return models and counters with the state after some trainings."""
-        if taken is not None:
-            counters = torch.cat([counters, taken[:, None]], 1)
-        if moments is None:
-            return models, counters
-        if self._is == "mixed":
-            return torch.cat([models, moments], 1), counters
-        spare = moments.new_zeros(len(moments), 2 * self._words - self.floats)
-        words = torch.cat([moments, spare], 1).view(torch.int64)
-        return models, torch.cat([counters, words], 1)
 
 
 PLAIN = optimiser_of(TrainerParams())
