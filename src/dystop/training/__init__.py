@@ -15,7 +15,7 @@ randomness       random numbers by address inside torch
 evaluate         score and loss of many models
 batch_norm       batch-norm recalibration
 flat             a model as one flat vector
-carried_vectors  vectors that a mechanism carries, around local trainings
+carried_vectors  vectors beside models: the state of an optimiser, and what a mechanism carries
 memory           what a run needs and whether it fits
 saved            trained models in files
 device           devices, transfers, timing
