@@ -13,7 +13,7 @@ class Spread(dystop.Callback):
 
     def on_evaluation(self, evaluation):
         record = evaluation.record
-        print(f"round {record.round}: {record.accuracy:.1%} ± {record.accuracy_std:.1%}")
+        print(f"round {record.round}: {record.accuracy:.1%} ± {record.get('accuracy_std'):.1%}")
 
 
 metrics = dystop.WorkerMetrics(recall=recall_of_class_0)

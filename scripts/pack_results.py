@@ -27,9 +27,9 @@ def run_line(campaign: str, arm: str, run: RunData) -> list[object]:
     stale = sum(r.staleness_mean for r in rows) / len(rows)
     return [
         campaign, arm, run.info["seed"], run.info["status"], len(rows), round(last.clock_s, 2),
-        round(last.accuracy or 0, 4), round(last.accuracy_global or 0, 4), last.wire_bytes_total,
-        round(last.epochs_total, 2), round(stale, 3), max(r.staleness_max for r in rows),
-        run.info.get("wall_s"),
+        round(last.accuracy or 0, 4), round(last.get("accuracy_global") or 0, 4),
+        last.wire_bytes_total, round(last.epochs_total, 2), round(stale, 3),
+        max(r.staleness_max for r in rows), run.info.get("wall_s"),
     ]  # fmt: skip
 
 
@@ -37,7 +37,7 @@ def test_lines(campaign: str, arm: str, run: RunData) -> list[list[object]]:
     """The lines of `tests.csv.xz` of one run."""
     return [
         [campaign, arm, run.info["seed"], r.round, round(r.clock_s, 3), round(r.accuracy or 0, 6),
-         round(r.accuracy_global or 0, 6), None if r.loss is None else round(r.loss, 4),
+         round(r.get("accuracy_global") or 0, 6), None if r.loss is None else round(r.loss, 4),
          r.wire_bytes_total, round(r.epochs_total, 2)]
         for r in evaluated_rounds(run.records)
     ]  # fmt: skip

@@ -162,8 +162,10 @@ def _follow(rig: Rig, at_most_s: float) -> float:
     began = time.monotonic()
 
     def tell() -> None:
-        last = next((r for r in reversed(rig.records) if r.accuracy_global is not None), None)
-        score = f", global accuracy {100 * last.accuracy_global:.1f} %" if last else ""  # type: ignore[operator]
+        last = next(
+            (r for r in reversed(rig.records) if r.get("accuracy_global") is not None), None
+        )
+        score = f", global accuracy {100 * last.get('accuracy_global'):.1f} %" if last else ""  # type: ignore[operator]
         _say(
             f"  {time.monotonic() - began:6.0f} s: round {rig.rounds}, {rig.joined} joined, "
             f"{rig.done}/{rig.planned} faults{score}"

@@ -7,7 +7,7 @@ stopping read nothing else. What not every run measures is added by recorders, i
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import MISSING, dataclass, field, fields
+from dataclasses import MISSING, dataclass, field, fields, replace
 from functools import lru_cache
 from types import NoneType, UnionType
 from typing import Any, TypeVar, get_args, get_origin
@@ -49,19 +49,15 @@ class RoundRecord:
     staleness_histogram: Sequence[int]  # workers with staleness 0, 1, 2, ... when the round opened
     queue_mean: float
     loss: float | None  # mean training loss of the workers that trained
-    accuracy: float | None = None  # mean over the workers' own models; of another task, its score
-    accuracy_std: float | None = None
-    accuracy_global: float | None = None
-    test_loss: float | None = None
-    test_loss_global: float | None = None
-    diverged: int | None = None  # models whose test loss is not finite
-    tested: int | None = None  # models behind the score; None: those of all workers
     no_score: str | None = None  # why the score that was due is missing
-    worker_accuracy: Sequence[float | None] | None = None  # of each own model, evaluate.per_worker
-    worker_loss: Sequence[float | None] | None = None  # test losses; None: not tested, not finite
-    score_name: str | None = None  # what `accuracy` is where the task has another score, as in "r2"
     notes: Mapping[str, float] = field(default_factory=dict)
-    added: Mapping[str, Any] = field(default_factory=dict)  # fields of recorders, by name
+    added: Mapping[str, Any] = field(default_factory=dict)  # of evaluations and recorders, by name
+
+    @property
+    def accuracy(self) -> float | None:
+        """The mean over the workers' own models; of another task, its score. None: not tested."""
+        found: float | None = self.added.get("accuracy")
+        return found
 
     def get(self, name: str) -> Any:
         """Return a field by the name that it has in JSON; None: the record has none."""
@@ -72,6 +68,10 @@ class RoundRecord:
         found = {f.name: self.added.get(f.name) for f in fields(kind)}
         return None if all(value is None for value in found.values()) else kind(**found)
 
+    def having(self, group: Added) -> "RoundRecord":
+        """Return the record with the fields of a group."""
+        return replace(self, added={**self.added, **group.leaves()})
+
     def to_json(self) -> str:
         """Return the record as one line of JSON, without the fields that are None.
 
@@ -79,8 +79,8 @@ class RoundRecord:
         """
         kept = {k: v for k, v in vars(self).items() if v is not None and k != "added"}
         kept |= self.added
-        if self.score_name is not None:
-            kept = {_renamed(k, ACCURACY, self.score_name): v for k, v in kept.items()}
+        if (name := self.added.get("score_name")) is not None:
+            kept = {_renamed(k, ACCURACY, name): v for k, v in kept.items()}
         return json.dumps(kept, separators=(",", ":"), allow_nan=False)
 
 
@@ -97,11 +97,24 @@ def _renamed(name: str, old: str, new: str) -> str:
     return name.replace(old, new, 1) if name in of_score else name
 
 
-SCORE = (
-    "accuracy", "accuracy_std", "accuracy_global", "test_loss", "test_loss_global", "diverged",
-    "tested", "worker_accuracy", "worker_loss", "score_name",
-)  # fmt: skip
-"""The fields that an evaluation fills."""
+@dataclass(frozen=True)
+class Evaluated(Added):
+    """What an evaluation adds."""
+
+    accuracy: float  # mean over the workers' own models; of another task, its score
+    accuracy_std: float
+    accuracy_global: float  # of the average of all models
+    test_loss: float | None = None
+    test_loss_global: float | None = None
+    diverged: int | None = None  # models whose test loss is not finite
+    tested: int | None = None  # models behind the score; None: those of all workers
+    worker_accuracy: Sequence[float | None] | None = None  # of each own model, evaluate.per_worker
+    worker_loss: Sequence[float | None] | None = None  # test losses; None: not tested, not finite
+    score_name: str | None = None  # what `accuracy` is where the task has another score, as in "r2"
+
+
+SCORE = tuple(f.name for f in fields(Evaluated))
+"""The fields that an evaluation adds."""
 
 _REQUIRED = {
     f.name
@@ -115,7 +128,8 @@ _LARGEST = 2**63
 @lru_cache
 def _types(groups: tuple[type[Added], ...]) -> dict[str, tuple[Any, ...]]:
     """Return the types that each field of a record and of groups may have."""
-    added = {f.name: (*_options(f.type), NoneType) for kind in groups for f in fields(kind)}
+    known = [f for kind in groups for f in fields(kind)]
+    added = {f.name: (*_options(f.type), NoneType) for f in (*fields(Evaluated), *known)}
     return added | {f.name: _options(f.type) for f in fields(RoundRecord) if f.name in _NAMES}
 
 

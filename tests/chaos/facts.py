@@ -52,10 +52,10 @@ def durations_of(folder: Path) -> list[float]:
 def _evaluated(folder: Path) -> Facts:
     """Return the mean of the last ten evaluations: a single one depends on its moment."""
     records = open_run(folder).records
-    tested = [r for r in records if r.accuracy_global is not None]
+    tested = [r for r in records if r.get("accuracy_global") is not None]
     last, count = tested[-EVALUATIONS:], max(1, len(tested[-EVALUATIONS:]))
     return {
-        "accuracy_global": sum(r.accuracy_global or 0.0 for r in last) / count,
+        "accuracy_global": sum(r.get("accuracy_global") or 0.0 for r in last) / count,
         "accuracy_local": sum(r.accuracy or 0.0 for r in last) / count,
         "tests": len(tested),
         "untested": dict(Counter(r.no_score for r in records if r.no_score is not None)),

@@ -3,7 +3,6 @@
 import json
 import re
 import shutil
-from dataclasses import replace
 
 import pytest
 
@@ -15,6 +14,7 @@ from dystop.experiments.folders.run_folder import open_run
 from dystop.report.data.comparison.ranking import rank_groups
 from dystop.report.data.groups import group_runs
 from support.dashboard_fixtures import ask, make_run, rename_score, serving
+from support.fake_runs import changed
 
 
 @pytest.fixture(scope="module")
@@ -82,7 +82,7 @@ def log_of(folder, clocks_and_scores, every_s=2.0):
     log, config = folder / "records.jsonl", folder / "config.toml"
     row = next(r for r in open_run(folder).records if r.accuracy is not None)
     rows = [
-        replace(row, round=t, clock_s=clock_s, accuracy=score)
+        changed(row, round=t, clock_s=clock_s, accuracy=score)
         for t, (clock_s, score) in enumerate(clocks_and_scores.items(), 1)
     ]
     log.write_text("".join(f"{r.to_json()}\n" for r in rows))

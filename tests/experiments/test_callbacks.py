@@ -82,7 +82,9 @@ def test_callbacks_see_the_tested_models_and_change_nothing(mechanism, publish):
     tested = [r for r in watched.records if r.accuracy is not None]
     assert [t for t, _, _ in look.scores] == [r.round for r in tested]
     np.testing.assert_allclose([a for _, a, _ in look.scores], [r.accuracy for r in tested])
-    np.testing.assert_allclose([g for _, _, g in look.scores], [r.accuracy_global for r in tested])
+    np.testing.assert_allclose(
+        [g for _, _, g in look.scores], [r.get("accuracy_global") for r in tested]
+    )
 
 
 def test_callbacks_see_models_where_tests_go_by_time():
@@ -154,7 +156,11 @@ def record(accuracy, t):
          "wire_bytes_total", "endpoint_bytes_total", "samples_total", "epochs_total",
          "staleness_mean", "staleness_max", "queue_mean"), 0)  # fmt: skip
     return RoundRecord(
-        round=t, **plain, staleness_histogram=(), loss=None, accuracy=accuracy, test_loss=-accuracy
+        round=t,
+        **plain,
+        staleness_histogram=(),
+        loss=None,
+        added={"accuracy": accuracy, "test_loss": -accuracy},
     )
 
 
@@ -197,14 +203,14 @@ def test_metrics_of_each_worker():
     tested = [r for r in run.records if r.accuracy is not None]
     assert metrics.rounds == [r.round for r in tested]
     assert metrics.values["accuracy"].shape == metrics.values["largest"].shape == (4, 4)
-    expected = [r.worker_accuracy for r in tested]
+    expected = [r.get("worker_accuracy") for r in tested]
     np.testing.assert_allclose(metrics.values["accuracy"], expected, atol=1e-6)
 
 
 def test_metrics_of_a_regression():
     metrics = dystop.WorkerMetrics(error=lambda out, targets: ((out - targets) ** 2).mean())
     run = small(dataset="generated-table", task="regression", callbacks=[metrics]).run()
-    losses = [r.test_loss for r in run.records if r.accuracy is not None]
+    losses = [r.get("test_loss") for r in run.records if r.accuracy is not None]
     np.testing.assert_allclose(metrics.values["error"].mean(axis=1), losses, rtol=1e-5)
 
 

@@ -1,7 +1,6 @@
 """Models that diverge end a run early, and everything else goes on."""
 
 import json
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -15,7 +14,7 @@ from dystop.experiments.studies.study import finished
 from dystop.experiments.testbed.enrolment import coordinator_setup
 from dystop.experiments.testbed.launch import make_folder
 from dystop.report.data.notices import notices
-from support.fake_runs import record_of_round
+from support.fake_runs import changed, record_of_round
 
 pytestmark = pytest.mark.usefixtures("placeholder_figure_files")
 
@@ -48,7 +47,7 @@ def lines(folder: Path) -> list[dict]:
     ],
 )
 def test_an_evaluation_tells_whether_models_have_diverged(loss, lost, limit, ends):
-    record = replace(record_of_round(4, accuracy=0.1), test_loss=loss, diverged=lost)
+    record = changed(record_of_round(4, accuracy=0.1), test_loss=loss, diverged=lost)
     stop = Stop(rounds=9, diverged=limit)
     assert has_diverged(limit, record) == bool(ends_early(stop, record)) == ends
     assert ends_run(stop, record) == ends

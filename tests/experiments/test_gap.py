@@ -350,9 +350,9 @@ def test_plans_that_differ(recorded):
 
 def test_curves_that_differ(recorded):
     records = [from_json(x) for x in (recorded / "records.jsonl").read_text().splitlines()]
-    worse = [r if r.accuracy is None else replace(r, accuracy=r.accuracy - 0.1) for r in records]
+    worse = [r if r.accuracy is None else changed(r, accuracy=r.accuracy - 0.1) for r in records]
     found = learning(records, worse)
     assert found.curve_gap == pytest.approx(0.1)
     assert found.final_gap == pytest.approx(-0.1)
-    none = learning(records, [replace(r, accuracy=None) for r in records])
+    none = learning(records, [changed(r, accuracy=None) for r in records])
     assert (none.final, none.curve_gap, none.tested) == (None, None, 0)

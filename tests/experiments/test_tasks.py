@@ -143,7 +143,7 @@ def test_a_loss_that_is_not_finite_is_noted_with_its_workers():
     first = run.records[0]
     assert first.get("not_finite")
     assert set(first.get("not_finite")) <= set(first.get("active_ids"))
-    assert run.records[-1].diverged == 3
+    assert run.records[-1].get("diverged") == 3
     assert from_json(first.to_json()) == first
 
 

@@ -24,7 +24,7 @@ from dystop.report.pages.runs import render_runs
 from dystop.sparse import ints
 from dystop.training.models.build import build_model
 from dystop.training.models.catalogue import MODELS
-from support.fake_runs import fake_fleet, fake_run, plain_record
+from support.fake_runs import changed, fake_fleet, fake_run, plain_record
 
 KEYS = {
     "accuracy-time", "loss-time", "communication-time", "accuracy-communication",
@@ -154,7 +154,7 @@ def test_no_round_no_evaluation_one_round(tmp_path):
     empty = page_of([replace(full, records=[])], tmp_path)
     assert NO_ROUND in empty
     assert NO_EVALUATION in empty
-    unscored = [replace(r, accuracy=None) for r in full.records]
+    unscored = [changed(r, accuracy=None) for r in full.records]
     assert "dystop-demo has not been evaluated" in page_of(
         [replace(full, records=unscored)], tmp_path
     )
@@ -184,7 +184,7 @@ def test_any_number_of_workers(workers, tmp_path):
 def test_alive_workers_are_drawn_only_under_churn():
     run = fake_run(workers=5, rounds=4)
     assert "alive-workers" not in {plot.key for plot in draw_runs([run])}
-    fewer = [replace(r, alive=4) for r in run.records]
+    fewer = [changed(r, alive=4) for r in run.records]
     assert "alive-workers" in {plot.key for plot in draw_runs([replace(run, records=fewer)])}
 
 

@@ -10,11 +10,11 @@ from dystop.report.data.scores import score_of
 from dystop.report.data.summary_table import summary_rows
 from dystop.report.pages.runs import write_report
 from dystop.report.pages.study import draw_ranking
-from support.fake_runs import fake_run
+from support.fake_runs import changed, fake_run
 
 
 def as_regression(run):
-    records = [replace(r, score_name="r2" if r.accuracy is not None else None) for r in run.records]
+    records = [changed(r, score_name="r2" if r.accuracy is not None else None) for r in run.records]
     fleet = {**run.fleet, "task": "regression", "score": "r2"}
     return replace(run, records=records, fleet=fleet)
 
@@ -52,5 +52,5 @@ def test_scores_of_different_tasks_are_called_scores(runs):
 
 
 def test_a_regression_does_not_guess_among_classes(runs):
-    low = [replace(r, accuracy=0.0, accuracy_global=0.0) for r in runs[0].records]
+    low = [changed(r, accuracy=0.0, accuracy_global=0.0) for r in runs[0].records]
     assert not no_better_than_guessing([replace(runs[0], records=low)])

@@ -27,7 +27,7 @@ def hand_run(*scores: float | None) -> RunData:
 
 def test_summary_by_hand():
     run = hand_run(0.4, None, 0.8, 0.7)
-    last = replace(run.records[-1], accuracy_global=0.75, staleness_max=5, staleness_mean=2.0)
+    last = changed(run.records[-1], accuracy_global=0.75, staleness_max=5, staleness_mean=2.0)
     (got,) = summarise([replace(run, records=[*run.records[:-1], last])], target=0.6)
     assert (got.accuracy, got.accuracy_std, got.accuracy_global) == (0.7, 0.05, 0.75)
     assert (got.accuracy_best, got.rounds, got.clock_s) == (0.8, 4, 40.0)
@@ -206,7 +206,7 @@ def test_notices_warn_of_unfair_comparisons():
 def test_notices_count_missing_scores_and_models():
     run = fake_run("a", workers=10, rounds=20, every=5)
     due = {5: {"tested": 10}, 10: {"tested": 2}, 15: {"accuracy": None, "no_score": "skipped"}}
-    records = [replace(r, **due.get(r.round, {})) for r in run.records]
+    records = [changed(r, **due.get(r.round, {})) for r in run.records]
     text = " ".join(notices([replace(run, records=records)]))
     assert "1 of 4 evaluations that were due have no score (1 skipped)" in text
     assert "1 of 2 scores rest on fewer models" in text
@@ -234,7 +234,7 @@ def test_long_histories_are_grouped_and_keep_their_extremes():
 @pytest.mark.parametrize(("loss", "is_named"), [(2.3, False), (7e28, True)])
 def test_a_loss_beyond_all_reason_is_called_divergence(loss, is_named):
     run = hand_run(0.1)
-    run = replace(run, records=[replace(run.records[-1], loss=loss)])
+    run = replace(run, records=[changed(run.records[-1], loss=loss)])
     named = [sentence for sentence in notices([run]) if "diverged" in sentence]
     assert bool(named) == is_named
     assert all(f"{loss:.3g}" in sentence for sentence in named)

@@ -91,7 +91,7 @@ def test_a_tie_has_no_star():
 def test_another_score_keeps_its_unit(tmp_path):
     runs = [spending("a"), spending("b", reached=3)]
     runs = [
-        replace(run, records=[replace(r, score_name="r2") for r in run.records]) for run in runs
+        replace(run, records=[changed(r, score_name="r2") for r in run.records]) for run in runs
     ]
     assert score_of(runs).aim(0.7) == "r2 0.7"
     results = study_results(runs, 0.7)

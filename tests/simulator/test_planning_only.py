@@ -16,6 +16,7 @@ from dystop.simulator.round import begin, simulate
 from dystop.training.flat import Layout
 from dystop.training.trainers.no_training import NoTraining
 from support.engine_fixtures import components_for
+from support.fake_runs import changed
 from support.unstable_world import UNSTABLE_WORLD
 
 PLANNED = sorted(name for name, kind in MECHANISMS.items() if not kind().capabilities().needs)
@@ -34,7 +35,7 @@ def planned(components):
 def decisions(records):
     """All that a mechanism and the world decide: everything but what models give."""
     measured = dict.fromkeys(("loss", *SCORE))
-    return [replace(r, **measured, samples_total=0, epochs_total=0.0) for r in records]
+    return [changed(r, **measured, samples_total=0, epochs_total=0.0) for r in records]
 
 
 def run(components):
@@ -66,7 +67,7 @@ def test_only_losses_and_scores_are_missing_in_a_real_run():
     built = [build(read_experiment(None, [*words, f"engine.train={t}"])) for t in ("true", "false")]
     trained, plan = (list(run_rounds(b.components, begin(b.components))) for b in built)
     none = dict.fromkeys(("loss", *SCORE))
-    assert [r for r, _ in plan] == [replace(r, **none) for r, _ in trained]
+    assert [r for r, _ in plan] == [changed(r, **none) for r, _ in trained]
     assert plan[-1][0].samples_total > 0
     assert built[0].fleet["label_counts"] == built[1].fleet["label_counts"]
     assert built[0].fleet["model_bytes"] == built[1].fleet["model_bytes"]

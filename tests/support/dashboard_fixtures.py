@@ -4,7 +4,6 @@ import http.client
 import threading
 import time
 from contextlib import contextmanager
-from dataclasses import replace
 from pathlib import Path
 
 from dystop.dashboard.access import Settings
@@ -32,7 +31,7 @@ def make_run(out: Path, name: str, *words: str) -> Path:
 def rename_score(folder: Path, name: str) -> None:
     """Let the evaluations of a run have another score than accuracy."""
     records = open_run(folder).records
-    scored = [r if r.accuracy is None else replace(r, score_name=name) for r in records]
+    scored = [r if r.accuracy is None else changed(r, score_name=name) for r in records]
     (folder / "records.jsonl").write_text("".join(r.to_json() + "\n" for r in scored))
 
 

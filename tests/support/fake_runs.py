@@ -63,18 +63,20 @@ def fake_records(fleet: dict[str, Any], rounds: int, seed: int, **how: float) ->
         score = top * (1 - np.exp(-epochs / 6)) + rng.normal(0, 0.005)
         tested = t % every == 0
         loss = float(2.3 * np.exp(-epochs / 8) + rng.normal(0, 0.1) ** 2)
+        scores = {
+            "accuracy": float(np.clip(score, 0, 1)),
+            "accuracy_std": 0.02 + 0.06 * float(np.exp(-epochs / 5)),
+            "accuracy_global": float(np.clip(score + 0.02, 0, 1)),
+        }
         rows.append(
             RoundRecord(
                 t, now, duration, n, len(active), len(links), 0, len(links) * MODEL_BYTES, wire,
                 2 * wire, samples, epochs, 0.2 * n * duration, float(stale.mean()),
                 int(stale.max()), hist, 0.0, loss,
-                accuracy=float(np.clip(score, 0, 1)) if tested else None,
-                accuracy_std=0.02 + 0.06 * float(np.exp(-epochs / 5)) if tested else None,
-                accuracy_global=float(np.clip(score + 0.02, 0, 1)) if tested else None,
                 added={
                     "active_ids": active.tolist(), "link_pairs": links,
                     "compute_s": 0.7 * n * duration, "transfer_s": 0.1 * n * duration,
-                    "wait_others_s": 0.1 * n * duration,
+                    "wait_others_s": 0.1 * n * duration, **(scores if tested else {}),
                 },
             )
         )  # fmt: skip
@@ -144,8 +146,11 @@ def outcome(key: str, *seeds: list[float]) -> ArmRuns:
                 lost=0, wire_bytes=5, wire_bytes_total=5 * (k + 1),
                 endpoint_bytes_total=10 * (k + 1), samples_total=1, epochs_total=1.0, idle_s=0.0,
                 staleness_mean=1.0, staleness_max=1, staleness_histogram=[1], queue_mean=0.0,
-                loss=1.0, accuracy=accuracy,
-                added={"compute_s": 20.0, "transfer_s": 0.0, "wait_others_s": 0.0},
+                loss=1.0,
+                added={
+                    "compute_s": 20.0, "transfer_s": 0.0, "wait_others_s": 0.0,
+                    "accuracy": accuracy,
+                },
             )
             for k, accuracy in enumerate(accuracies)
         ]  # fmt: skip

@@ -13,7 +13,7 @@ from dystop.control.plan_check import check_plan
 from dystop.control.staleness import next_queue, next_staleness
 from dystop.errors import TransportError
 from dystop.plan import Links, Plan
-from dystop.record import ACCURACY, RoundRecord
+from dystop.record import ACCURACY, Evaluated, RoundRecord
 from dystop.sparse import Bools, Ints, PairCounts, mask_of, no_pairs
 from dystop.types import (
     ControlState,
@@ -235,8 +235,7 @@ def _mean_loss(outcome: Outcome) -> float | None:
 
 def with_score(record: RoundRecord, score: Score) -> RoundRecord:
     """Return the record with the results of an evaluation."""
-    return replace(
-        record,
+    tested = Evaluated(
         accuracy=score.accuracy,
         accuracy_std=score.accuracy_std,
         accuracy_global=score.accuracy_global,
@@ -248,6 +247,7 @@ def with_score(record: RoundRecord, score: Score) -> RoundRecord:
         worker_loss=list(score.worker_loss) or None,
         score_name=None if score.name == ACCURACY else score.name,
     )
+    return record.having(tested)
 
 
 def _finite(value: float) -> float | None:

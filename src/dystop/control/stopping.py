@@ -79,7 +79,7 @@ def reached(stop: Stop, record: RoundRecord, reported: float | None = None) -> s
         record: The record of a round; only its evaluation counts.
         reported: The loss of `median_loss` where nobody evaluates models.
     """
-    loss = reported if record.test_loss is None else record.test_loss
+    loss = reported if record.get("test_loss") is None else record.get("test_loss")
     if stop.accuracy > 0 and record.accuracy is not None and record.accuracy >= stop.accuracy:
         return "accuracy"
     if stop.loss > 0 and loss is not None and loss <= stop.loss:
@@ -104,7 +104,7 @@ def has_diverged(limit: float, record: RoundRecord) -> bool:
 
     Only evaluations tell. The mean is not finite if the test loss of one model is not.
     """
-    return limit > 0 and (bool(record.diverged) or (record.test_loss or 0.0) > limit)
+    return limit > 0 and (bool(record.get("diverged")) or (record.get("test_loss") or 0.0) > limit)
 
 
 def diverged_round(limit: float, records: Iterable[RoundRecord]) -> int | None:
@@ -119,11 +119,10 @@ def ends_early(stop: Stop, record: RoundRecord, reported: float | None = None) -
     if not has_diverged(stop.diverged, record):
         return ""
     what = f"diverged in round {record.round}: the"
-    if record.diverged:
-        return f"{what} test loss of {plural(record.diverged, 'model')} is not finite"
-    return (
-        f"{what} mean test loss is {record.test_loss:.3g}, above stop.diverged = {stop.diverged:g}"
-    )
+    if lost := record.get("diverged"):
+        return f"{what} test loss of {plural(lost, 'model')} is not finite"
+    loss = record.get("test_loss")
+    return f"{what} mean test loss is {loss:.3g}, above stop.diverged = {stop.diverged:g}"
 
 
 def ends_run(stop: Stop, record: RoundRecord, reported: float | None = None) -> bool:

@@ -19,9 +19,10 @@ def status_line(record: RoundRecord, scored: RoundRecord | None) -> str:
     if record.loss is not None:
         parts.append(f"loss {record.loss:.3f}" if record.loss < 1e4 else f"loss {record.loss:.3g}")
     if scored is not None and scored.accuracy is not None:
-        is_partial = scored.tested is not None and scored.tested < scored.alive
-        of = f" of {plural(scored.tested or 0, 'model')}" if is_partial else ""
-        name = scored.score_name or ACCURACY
+        tested = scored.get("tested")
+        is_partial = tested is not None and tested < scored.alive
+        of = f" of {plural(tested, 'model')}" if is_partial else ""
+        name = scored.get("score_name") or ACCURACY
         shown = f"{scored.accuracy:.1%}" if name == ACCURACY else f"{scored.accuracy:.3f}"
         parts.append(f"{name} {shown}{of}")
     return "  ".join(parts)

@@ -63,7 +63,7 @@ class Run:
     @property
     def score_name(self) -> str:
         """What `accuracy` is: "accuracy", or the name of another score of the task."""
-        names = [r.score_name for r in self.records if r.accuracy is not None]
+        names = [r.get("score_name") for r in self.records if r.accuracy is not None]
         return (names[-1] if names else None) or ACCURACY
 
     def plot(self, what: str = "accuracy", *, target: float | None = None) -> Any:

@@ -14,7 +14,7 @@ from dataclasses import fields
 from typing import Any
 
 from dystop.errors import ConfigError
-from dystop.record import RoundRecord, from_json
+from dystop.record import Evaluated, RoundRecord, from_json
 from dystop.recorders.emulated_trainings import EmulatedTrainingsRecorder
 from dystop.recorders.energy import EnergyRecorder
 from dystop.recorders.failed_trainings import FailedTrainingsRecorder
@@ -45,7 +45,11 @@ def number_fields() -> dict[str, type[int] | type[float]]:
         int: int, float: float, int | None: int, float | None: float,
     }  # fmt: skip
     added = [f for group in GROUPS for f in fields(group)]
-    return {f.name: kinds[f.type] for f in (*fields(RoundRecord), *added) if f.type in kinds}
+    return {
+        f.name: kinds[f.type]
+        for f in (*fields(RoundRecord), *fields(Evaluated), *added)
+        if f.type in kinds
+    }
 
 
 def check_score_name(name: str) -> None:

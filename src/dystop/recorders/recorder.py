@@ -11,7 +11,7 @@ from typing import Any, ClassVar, Self
 from dystop.control.time_spent import SpentParts
 from dystop.errors import ConfigError
 from dystop.plan import Plan
-from dystop.record import Added, RoundRecord
+from dystop.record import Added, Evaluated, RoundRecord
 from dystop.sparse import Floats, Ints
 from dystop.types import Fleet, Outcome, View
 
@@ -77,7 +77,7 @@ def first_memories(recorders: Recorders, workers: int) -> Memories:
     Raises:
         ConfigError: Two of them add a field of the same name, or one that every record has.
     """
-    taken = {f.name for f in fields(RoundRecord)}
+    taken = {f.name for f in (*fields(RoundRecord), *fields(Evaluated))}
     for each in recorders:
         added = {f.name for f in fields(each.group)}
         if twice := sorted(added & taken):

@@ -111,7 +111,9 @@ def test_rows_have_known_columns_and_lose_nothing(record):
             assert row["round"] == record.round
     assert {r["worker"] for r in rows.workers if r["active"]} == set(record.get("active_ids") or ())
     found = {r["worker"]: r["accuracy"] for r in rows.workers if r["accuracy"] is not None}
-    assert found == {k: x for k, x in enumerate(record.worker_accuracy or ()) if x is not None}
+    assert found == {
+        k: x for k, x in enumerate(record.get("worker_accuracy") or ()) if x is not None
+    }
     assert [[r["dst"], r["src"]] for r in rows.links] == (record.get("link_pairs") or [])
     assert len(rows.tests) == (record.accuracy is not None)
 

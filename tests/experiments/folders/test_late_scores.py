@@ -23,9 +23,10 @@ from dystop.experiments.folders.run_folder import (
 )
 from dystop.format import FORMAT
 from support.dashboard_fixtures import simple_record
+from support.fake_runs import changed
 
-LATE = replace(simple_record(4), no_score="late", accuracy=None, accuracy_global=None)
-SCORED = replace(LATE, no_score=None, accuracy=0.25, accuracy_global=0.5, tested=2)
+LATE = simple_record(4, no_score="late")
+SCORED = changed(LATE, no_score=None, accuracy=0.25, accuracy_global=0.5, tested=2)
 
 
 @pytest.fixture
@@ -62,7 +63,7 @@ def test_readers_of_a_folder_join_late_scores(folder):
     before = (folder / RECORDS).read_bytes()
     records = open_run(folder).records
     assert [r.accuracy for r in records] == [None, 0.25, None]
-    assert (records[1].tested, records[1].no_score) == (2, None)
+    assert (records[1].get("tested"), records[1].no_score) == (2, None)
     assert dystop.load_run(folder).accuracy == 0.25
     assert (folder / RECORDS).read_bytes() == before
 
@@ -100,7 +101,7 @@ def test_a_changed_file_of_a_finished_run_is_noticed(folder):
     add_score(folder)
     update_info(folder, status="finished", **record_fingerprints(folder))
     assert not log_was_changed(open_run(folder))
-    add_score(folder, replace(SCORED, accuracy=1.0))
+    add_score(folder, changed(SCORED, accuracy=1.0))
     assert log_was_changed(open_run(folder))
 
 

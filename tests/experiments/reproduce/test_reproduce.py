@@ -31,7 +31,7 @@ from dystop.report.figures.reproduced import bars
 from dystop.report.pages.verdict import draw_recipe
 from dystop.world.geometry import scatter
 from support.engine_fixtures import components_for, run_to_end
-from support.fake_runs import outcome
+from support.fake_runs import changed, outcome
 
 pytestmark = pytest.mark.usefixtures("placeholder_figure_files")
 
@@ -221,7 +221,7 @@ def test_the_legend_has_the_colours_of_the_bars() -> None:
 
 def mechanism_of(outcome: ArmRuns, name: str, provenance: str) -> ArmRuns:
     runs = tuple(
-        replace(r, info=r.info | {"mechanism": {"name": name, "provenance": provenance}})
+        changed(r, info=r.info | {"mechanism": {"name": name, "provenance": provenance}})
         for r in outcome.runs
     )
     return replace(outcome, runs=runs)
@@ -367,6 +367,6 @@ def test_the_accuracy_of_the_global_model_may_be_used(tmp_path: Path) -> None:
         in (tmp_path / "smoke" / "literal" / "paper-global.html").read_text()
     )
     run = outcome("one", [0.5, 0.6]).runs[0]
-    run = replace(run, records=[replace(r, accuracy_global=0.9) for r in run.records])
+    run = replace(run, records=[changed(r, accuracy_global=0.9) for r in run.records])
     assert [r.accuracy for r in with_accuracy_of(run, "global").records] == [0.9, 0.9]
     assert with_accuracy_of(run, "own") is run

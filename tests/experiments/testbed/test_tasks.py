@@ -67,7 +67,7 @@ def test_records_of_a_regression_name_its_score():
     assert all("accuracy" not in line for line in lines)
     scored = [record for record in run.records if record.accuracy is not None]
     assert scored
-    assert {record.score_name for record in scored} == {"r2"}
+    assert {record.get("score_name") for record in scored} == {"r2"}
     enrolment = read_enrolment(Path("runs/trial"), read_experiment(Path("runs/trial") / CONFIG))
     assert enrolment.least_loss == 0.0
     setup = coordinator_setup(read_experiment(Path("runs/trial") / CONFIG), enrolment, "ab" * 16)

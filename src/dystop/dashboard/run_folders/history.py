@@ -79,7 +79,12 @@ class History:
 
     def _add_evaluation(self, r: RoundRecord) -> None:
         self.evaluated = r
-        scores = (r.accuracy, r.accuracy_global, r.test_loss, r.test_loss_global)
+        scores = (
+            r.accuracy,
+            r.get("accuracy_global"),
+            r.get("test_loss"),
+            r.get("test_loss_global"),
+        )
         at = (r.round, as_number(r.clock_s), as_count(r.wire_bytes_total))
         self.tested_s.append(r.clock_s)
         self.scores.append(r.accuracy or 0.0)

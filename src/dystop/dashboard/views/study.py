@@ -170,12 +170,14 @@ def _numbers(runs: Sequence[DrawnRun], at_s: float | None) -> dict[str, str]:
     """Return the numbers of a group: means over its runs, and the spread of scores."""
     lasts = [run.tail.last for run in runs if run.tail.last is not None]
     tested = [run.tail.evaluated for run in runs if run.tail.evaluated is not None]
-    name = next((r.score_name for r in tested if isinstance(r.score_name, str)), ACCURACY)
+    name = next(
+        (r.get("score_name") for r in tested if isinstance(r.get("score_name"), str)), ACCURACY
+    )
     common = [] if at_s is None else [run.evaluations.score_at(at_s) for run in runs]
     return {
         "score_at": _spread(common, name),
         "score": _spread([as_number(r.accuracy) for r in tested], name),
-        "global": _spread([as_number(r.accuracy_global) for r in tested], name),
+        "global": _spread([as_number(r.get("accuracy_global")) for r in tested], name),
         "clock": seconds(_mean([as_number(r.clock_s) for r in lasts])),
         "rounds": number(_mean([float(r.round) for r in lasts])),
         "wire": data(_mean([as_number(r.wire_bytes_total) for r in lasts])),

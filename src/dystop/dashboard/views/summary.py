@@ -64,7 +64,7 @@ def timing_law(run: RunFiles) -> str:
 
 def score_name(evaluated: RoundRecord | None) -> str:
     """Return the name of the score of an evaluation: accuracy, or that of its task."""
-    return as_text(evaluated.score_name if evaluated else None, ACCURACY)
+    return as_text(evaluated.get("score_name") if evaluated else None, ACCURACY)
 
 
 def score_text(value: object, name: str) -> str:
@@ -135,13 +135,13 @@ def _score(evaluated: RoundRecord | None) -> Tile:
     name = score_name(evaluated)
     if evaluated is None:
         return NOTHING, f"test {name}", "not evaluated yet"
-    own, std = as_number(evaluated.accuracy) or 0.0, as_number(evaluated.accuracy_std)
+    own, std = as_number(evaluated.accuracy) or 0.0, as_number(evaluated.get("accuracy_std"))
     if name == ACCURACY:
         spread = f" ± {100 * std:.1f}" if std is not None else ""
         value = f"{100 * own:.1f}{spread} %"
     else:
         value = number(own) + (f" ± {std:.2g}" if std is not None else "")
-    merged = as_number(evaluated.accuracy_global)
+    merged = as_number(evaluated.get("accuracy_global"))
     details = f", global {score_text(merged, name)}" if merged is not None else ""
     return value, f"test {name}", f"own models{details}, round {number(evaluated.round)}"
 
@@ -196,10 +196,13 @@ def _run_notices(run: RunFiles, history: History) -> list[str]:
             f"{found['name']} is a reconstruction: not every detail of the original is known, so "
             "these numbers do not reproduce the published ones."
         )
-    if history.evaluated is not None and (lost := as_number(history.evaluated.diverged)):
+    if history.evaluated is not None and (lost := as_number(history.evaluated.get("diverged"))):
         models = f"{plural(int(lost), 'model')} {'has' if lost == 1 else 'have'}"
         out.append(f"{models} diverged: the loss is not finite.")
-    if history.evaluated is not None and (tested := as_count(history.evaluated.tested)) is not None:
+    if (
+        history.evaluated is not None
+        and (tested := as_count(history.evaluated.get("tested"))) is not None
+    ):
         workers = worker_count(run, history)
         if tested < workers:
             out.append(f"The last score rests on {tested} of {plural(workers, 'model')}.")

@@ -93,8 +93,8 @@ def _worker_rows(record: RoundRecord) -> Iterator[Row]:
     """Yield what is known of single workers: activity, results, costs, position."""
     active, bad = set(record.get("active_ids") or ()), set(record.get("not_finite") or ())
     columns = {
-        "accuracy": record.worker_accuracy or (),
-        "loss": record.worker_loss or (),
+        "accuracy": record.get("worker_accuracy") or (),
+        "loss": record.get("worker_loss") or (),
         "energy_j": record.get("worker_energy_j") or (),
         "epsilon": record.get("worker_epsilon") or (),
         "x_m": [place[0] for place in record.get("positions") or ()],
@@ -126,10 +126,10 @@ def _test_rows(record: RoundRecord, energy_j_total: float | None) -> Iterator[Ro
     """Yield the evaluation of a round, if there was one."""
     if record.accuracy is None:
         return
-    fairness = fairness_of(record.worker_accuracy)
+    fairness = fairness_of(record.get("worker_accuracy"))
     yield {
         **{name: record.get(name) for name in COLUMNS["tests"]},
-        "score_name": record.score_name or ACCURACY,
+        "score_name": record.get("score_name") or ACCURACY,
         "energy_j_total": energy_j_total,
         "accuracy_worst": fairness.worst_decile if fairness else None,
         "accuracy_jain": fairness.jain if fairness else None,

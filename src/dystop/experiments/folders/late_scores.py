@@ -62,7 +62,7 @@ def with_late_score(record: RoundRecord, scores: LateScores) -> RoundRecord:
     score = scores.get(record.round)
     if score is None or record.no_score is None or record.accuracy is not None:
         return record
-    return replace(record, no_score=None, **score)
+    return replace(record, no_score=None, added={**record.added, **score})
 
 
 def with_late_scores(records: Iterable[RoundRecord], scores: LateScores) -> list[RoundRecord]:
@@ -79,7 +79,7 @@ class LateScoreLog:
 
     def append(self, record: RoundRecord) -> None:
         """Write the score of a record as one line; if it does not fit, none of it is kept."""
-        score = {name: getattr(record, name) for name in SCORE}
+        score = {name: record.get(name) for name in SCORE}
         known = {name: value for name, value in score.items() if value is not None}
         line = json.dumps({"round": record.round, **known}, separators=(",", ":"), allow_nan=False)
         with writing(self._folder):

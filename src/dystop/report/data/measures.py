@@ -51,7 +51,9 @@ def with_accuracy_of(run: RunData, accuracy_of: AccuracyOf) -> RunData:
     """Return the run with the accuracy of own models or of the global model."""
     if accuracy_of == "own":
         return run
-    records = [replace(r, accuracy=r.accuracy_global) for r in run.records]
+    records = [
+        replace(r, added={**r.added, "accuracy": r.get("accuracy_global")}) for r in run.records
+    ]
     return replace(run, records=records)
 
 

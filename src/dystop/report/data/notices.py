@@ -145,7 +145,9 @@ def _few_models(runs: Sequence[RunData]) -> list[str]:
     out = []
     for label, run in zip(run_labels(runs), runs, strict=True):
         workers = worker_count(run)
-        tested = [r.tested for r in evaluated_rounds(run.records) if r.tested is not None]
+        tested = [
+            r.get("tested") for r in evaluated_rounds(run.records) if r.get("tested") is not None
+        ]
         few = [n for n in tested if n < workers]
         if few:
             out.append(
@@ -169,8 +171,8 @@ def _divergence(run: RunData) -> str:
     """Return how the models of a run diverged; empty if they did not."""
     if diverged_round(run) is not None:
         return str(run.info.get("stop_reason") or run_status(run))
-    lost = [r.diverged for r in run.records if r.diverged is not None][-1:]
-    last = [x for r in run.records[-1:] for x in (r.loss, r.test_loss) if x is not None]
+    lost = [r.get("diverged") for r in run.records if r.get("diverged") is not None][-1:]
+    last = [x for r in run.records[-1:] for x in (r.loss, r.get("test_loss")) if x is not None]
     if lost and lost[0]:
         workers = len(run.fleet.get("data_size", [])) or "all"
         return f"{lost[0]} of {workers} models diverged: their loss is not finite"
@@ -239,7 +241,7 @@ def no_better_than_guessing(runs: Sequence[RunData]) -> list[str]:
             continue
         classes = len((run.fleet.get("label_counts") or [[]])[0])
         for last in evaluated_rounds(run.records)[-1:]:
-            best = max(last.accuracy or 0.0, last.accuracy_global or 0.0)
+            best = max(last.accuracy or 0.0, last.get("accuracy_global") or 0.0)
             if last.epochs_total >= _MIN_EPOCHS and best * classes < _CHANCE_FACTOR:
                 out.append(
                     f"{label}: after {last.epochs_total:.0f} epochs its models are no better than "

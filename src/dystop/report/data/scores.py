@@ -70,7 +70,9 @@ def score_of(runs: Sequence[RunData]) -> Score:
 
 def _score_name(run: RunData) -> str | None:
     """Return the name of a run's score; None if no model was evaluated."""
-    return next((r.score_name or ACCURACY for r in run.records if r.accuracy is not None), None)
+    return next(
+        (r.get("score_name") or ACCURACY for r in run.records if r.accuracy is not None), None
+    )
 
 
 def evaluated_rounds(records: Sequence[RoundRecord]) -> list[RoundRecord]:

@@ -89,7 +89,7 @@ def _summary(run: RunData, label: str, target: float | None) -> RunSummary:
     rows, last = run.records, run.records[-1]
     score = (evaluated_rounds(rows) or [last])[-1]
     reached = None if target is None else first_reaching(rows, target)
-    fairness = fairness_of(score.worker_accuracy)
+    fairness = fairness_of(score.get("worker_accuracy"))
     shares = time_shares(until_target(rows, target))
     parts = (None,) * 4 if shares is None else shares.parts
     return RunSummary(
@@ -100,8 +100,8 @@ def _summary(run: RunData, label: str, target: float | None) -> RunSummary:
         endpoint_bytes=last.endpoint_bytes_total,
         epochs=last.epochs_total,
         accuracy=known(score.accuracy),
-        accuracy_std=known(score.accuracy_std),
-        accuracy_global=known(score.accuracy_global),
+        accuracy_std=known(score.get("accuracy_std")),
+        accuracy_global=known(score.get("accuracy_global")),
         accuracy_best=best_accuracy(rows),
         staleness_mean=sum(r.staleness_mean for r in rows) / len(rows),
         staleness_max=max(r.staleness_max for r in rows),

@@ -119,7 +119,7 @@ def run_row(name: str, run: RunData) -> Sequence[object]:
     reached = [first_reaching(rows, target) for target in TARGETS]
     return [
         name, run_status(run), len(rows), round(last.clock_s, 2), end.accuracy,
-        end.accuracy_global, last.endpoint_bytes_total, round(last.epochs_total, 2),
+        end.get("accuracy_global"), last.endpoint_bytes_total, round(last.epochs_total, 2),
         round(sum(r.staleness_mean for r in rows) / len(rows), 4),
         *(value for r in reached for value in
           (("", "") if r is None else (round(r.clock_s, 2), r.endpoint_bytes_total))),

@@ -6,7 +6,7 @@ from dataclasses import fields
 from typing import Any
 
 from dystop.errors import ConfigError, nearest
-from dystop.record import ACCURACY, RoundRecord
+from dystop.record import ACCURACY, Evaluated, RoundRecord
 from dystop.training.tasks import task as built_in
 from dystop.training.tasks.catalogue import AUTO, TASKS
 from dystop.training.tasks.task import Task
@@ -75,7 +75,7 @@ def checked(task: Task) -> Task:
             "defines them, or inherits from dystop.Classification, NextToken or Regression"
         )
     name = task.score_name
-    taken = {field.name for field in fields(RoundRecord)} - {ACCURACY}
+    taken = {f.name for f in (*fields(RoundRecord), *fields(Evaluated))} - {ACCURACY}
     if not re.fullmatch(r"[a-z][a-z0-9_]{0,30}", name) or name in taken:
         raise ConfigError(
             f"task = {task_name(task)!r}: score_name = {name!r}; expected a word of lower-case "

@@ -59,13 +59,17 @@ def _accuracy_alt(drawn: Sequence[StyledRun]) -> str:
     return f"Line chart of test accuracy. {ends}."
 
 
+def _spread(record: RoundRecord) -> float:
+    return known(record.get("accuracy_std")) or 0.0
+
+
 def _draw_accuracy(axes: Axes, styled: StyledRun, x: Quantity, unit: float) -> None:
     """Draw the mean over the workers' models with its spread, and the global model dashed."""
     rows = evaluated_rounds(styled.run.records)
     mean = series(rows, x, lambda r: r.accuracy)
-    low = series(rows, x, lambda r: max(0.0, (r.accuracy or 0.0) - (known(r.accuracy_std) or 0.0)))
-    high = series(rows, x, lambda r: min(1.0, (r.accuracy or 0.0) + (known(r.accuracy_std) or 0.0)))
-    merged = series(rows, x, lambda r: r.accuracy_global)
+    low = series(rows, x, lambda r: max(0.0, (r.accuracy or 0.0) - _spread(r)))
+    high = series(rows, x, lambda r: min(1.0, (r.accuracy or 0.0) + _spread(r)))
+    merged = series(rows, x, lambda r: r.get("accuracy_global"))
     axes.fill_between(
         mean.x / unit, low.mean, high.mean, color=styled.color, alpha=0.15, linewidth=0
     )
