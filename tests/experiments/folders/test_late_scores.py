@@ -1,7 +1,5 @@
 """Scores that came after their record: the file, and the readers that join it."""
 
-from dataclasses import replace
-
 import pytest
 
 import dystop
@@ -36,7 +34,7 @@ def folder(tmp_path):
 
 
 def plain(t):
-    return replace(simple_record(t), accuracy=None, accuracy_global=None)
+    return simple_record(t)
 
 
 def append(folder, *records):
@@ -69,7 +67,7 @@ def test_readers_of_a_folder_join_late_scores(folder):
 
 
 def test_a_score_joins_only_a_record_that_lacks_one():
-    scored, unknown = replace(simple_record(4), accuracy=0.9), plain(9)
+    scored, unknown = simple_record(4, accuracy=0.9), plain(9)
     scores = {4: {"accuracy": 0.25}}
     assert with_late_scores([scored, unknown], scores) == [scored, unknown]
 
@@ -129,7 +127,7 @@ def test_the_dashboard_shows_late_scores(folder):
 
 
 def test_the_dashboard_keeps_evaluations_in_order(folder):
-    append(folder, plain(3), LATE, replace(simple_record(5), accuracy=0.3))
+    append(folder, plain(3), LATE, simple_record(5, accuracy=0.3))
     follower = LogFollower(folder)
     follower.update()
     version = follower.version
