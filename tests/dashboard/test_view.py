@@ -288,7 +288,7 @@ def test_files_that_cannot_be_read_are_told(run):
 def test_warnings(run):
     mechanism = open_run(run).info["mechanism"]
     update_info(run, mechanism={**mechanism, "provenance": "reconstruction"})
-    rewrite(run, lambda row: {**row, "diverged": 2 if row["accuracy"] is not None else None})
+    rewrite(run, lambda row: {**row, "diverged": 2 if row.get("accuracy") is not None else None})
     with (run / "records.jsonl").open("a") as file:
         file.write("{}\n")
     text = (run / "config.toml").read_text()
