@@ -221,7 +221,7 @@ def test_the_legend_has_the_colours_of_the_bars() -> None:
 
 def mechanism_of(outcome: ArmRuns, name: str, provenance: str) -> ArmRuns:
     runs = tuple(
-        changed(r, info=r.info | {"mechanism": {"name": name, "provenance": provenance}})
+        replace(r, info=r.info | {"mechanism": {"name": name, "provenance": provenance}})
         for r in outcome.runs
     )
     return replace(outcome, runs=runs)
