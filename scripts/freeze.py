@@ -230,6 +230,16 @@ KILLED = {
     "kgt:KGT": "training.learning_rate=0.01",
     "noloco:NoLoCo": f"{ADAM}mixed",
 }
+CRASHES = ("before-fsync", "after-fsync", "before-replace", "after-replace")  # of a write
+CRASHED = {
+    **{name: ("dystop", STOPPED[name]) for name in ("momentum-kept", "adam-mixed", "topk")},
+    "privacy": ("dystop", PRIVATE),
+    "churn": ("dystop", OPTIONS["churn"]),
+    "lora": ("dystop", LORA),
+    "carried": ("noloco:NoLoCo", ""),
+    "carried-own-rows": ("push_sum:PushSum", OPTIONS["momentum-kept"]),
+    "carried-correction": ("kgt:KGT", "training.learning_rate=0.01"),
+}
 PAPER = (
     "seed=1 fleet.workers=100 data.name={images} data.phi=0.4 model.name=cnn stop.rounds=12"
     " evaluate.every_rounds=6 training.local_steps=4 output.topology=full"
@@ -256,7 +266,7 @@ class Case:
     name: str
     mechanism: str
     words: tuple[str, ...] = ()  # keys and values
-    how: str = "simulated"  # stopped, killed: and resumed; played: in virtual time
+    how: str = "simulated"  # stopped, killed, or of CRASHES: and resumed; played: in virtual time
     group: str = ""
     kernels: bool = True
 
@@ -273,6 +283,7 @@ def all_cases(*, paper_scale: bool, gpu: bool) -> Iterator[Case]:
     yield from _large()
     yield from _tasks()
     yield from _resumes()
+    yield from _crashes()
     yield from _testbed()
     if paper_scale:
         yield from _paper("cpu")
@@ -386,6 +397,18 @@ def _resumes() -> Iterator[Case]:
         words_ = (*SMALL.split(), *own, *LONG.split(), *law.split(), *words.split())
         yield Case(f"kill/{mechanism}/{name}/whole", mechanism, words_, group="kill")
         yield Case(f"kill/{mechanism}/{name}/killed", mechanism, words_, "killed", "kill")
+
+
+def _crashes() -> Iterator[Case]:
+    """Yield runs that are killed at every step of a write, each with its whole twin."""
+    for number, (option, (mechanism, words)) in enumerate(CRASHED.items()):
+        name, law = _law(number)
+        full, own = f"crash/{option}/{name}", _folder(mechanism)
+        words_ = (*SMALL.split(), *own, *law.split(), *words.split())
+        words_ = (*words_, "stop.rounds=60", "output.checkpoint_every=10")
+        yield Case(f"{full}/whole", mechanism, words_, group="crash")
+        for crash in CRASHES:
+            yield Case(f"{full}/{crash}", mechanism, words_, crash, "crash")
 
 
 def _folder(mechanism: str) -> Sequence[str]:
@@ -531,21 +554,44 @@ def _stopped(case: Case, bench: Bench) -> Result:
 
 
 def _killed(case: Case, bench: Bench) -> Result:
-    """Kill the process of a run somewhere in the middle, and resume it."""
+    """Kill the process of a run somewhere in the middle, or while it writes, and resume it."""
     folder = bench.new()
     words = [f"mechanism.name={case.mechanism}", *bench.words(case)]
     where = ["--out", str(folder.parent), "--name", folder.name, "--no-report", "--quiet"]
-    command = [sys.executable, "-m", "dystop", "run", *words, *where]
+    begin = ["-m", "dystop"]
+    if case.how in CRASHES:
+        begin = ["-c", CRASHING, case.how, str(folder / "records.jsonl")]
+    command = [sys.executable, *begin, "run", *words, *where]
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
-        while process.poll() is None and _lines(folder) < 40:
-            time.sleep(0.002)
-        process.send_signal(signal.SIGKILL)
+        if case.how == "killed":
+            while process.poll() is None and _lines(folder) < 40:
+                time.sleep(0.002)
+            process.send_signal(signal.SIGKILL)
         _, said = process.communicate()
     status = json.loads((folder / "run.json").read_text())["status"]
     if process.returncode != -signal.SIGKILL or status != "running":
         raise AssertionError(f"the run is {status}, exit code {process.returncode}: {said}")
     _command("resume", str(folder), "--no-report", "--quiet")
     return facts_of(folder)
+
+
+CRASHING = """
+import os, signal, sys
+(when, name), log = sys.argv[1].split("-"), sys.argv[2]
+do = getattr(os, name)
+
+def crash(*args, **words):
+    due = os.path.exists(log) and open(log, "rb").read().count(b"\\n") >= 25
+    if not (due and when == "before"):
+        do(*args, **words)
+    if due:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+setattr(os, name, crash)
+sys.argv = ["dystop", *sys.argv[3:]]
+from dystop.__main__ import main
+main()
+"""
 
 
 def _lines(folder: Path) -> int:
@@ -595,7 +641,7 @@ def carried_out(case: Case, bench: Bench) -> Result:
             return _played(case)
         if case.how == "stopped":
             return _stopped(case, bench)
-        if case.how == "killed":
+        if case.how in ("killed", *CRASHES):
             return _killed(case, bench)
         folder = bench.new()
         words, own = bench.words(case), None
@@ -745,7 +791,10 @@ def _about() -> Result:
 
 # Promises and comparisons -------------------------------------------------------------------------
 
-TWINS = {"/plain": "/ahead", "/numpy": "", "/stopped": "/whole", "/killed": "/whole"}
+TWINS = {
+    "/plain": "/ahead", "/numpy": "", "/stopped": "/whole", "/killed": "/whole",
+    **{f"/{crash}": "/whole" for crash in CRASHES},
+}  # fmt: skip
 PROMISED = ("records", "models", "refused")
 
 
