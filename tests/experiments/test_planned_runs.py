@@ -98,6 +98,8 @@ def test_a_sweep_of_plans(tmp_path):
         ("mechanism.name=l2pl", "distance and loss"),
         ("mechanism.name=fedhp", "'fedhp' decides by the distance"),
         ("world.compute.batch_s=measure", "batch_s = 'measure'"),
+        ("aggregation.rule=clip", "aggregation.rule = 'clip'"),
+        ("adversary.kind=flip", "adversary.kind = 'flip'"),
     ],
 )
 def test_what_needs_models_is_refused(word, fact):

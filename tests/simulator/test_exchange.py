@@ -205,3 +205,9 @@ def test_planning_only_counts_the_same_bytes():
         records = [r for r, _ in run_rounds(built.components, begin(built.components))]
         totals.append([(r.wire_bytes, r.clock_s) for r in records])
     assert totals[0] == totals[1]
+
+
+def test_a_rule_that_does_not_apply_to_updates_says_so():
+    asyng = build(config("mechanism.name=asyng", "aggregation.rule=clip"))
+    assert asyng.physics["aggregation rule"] == "clip, of models; updates are added as they arrive"
+    assert "aggregation rule" not in build(config("aggregation.rule=clip")).physics

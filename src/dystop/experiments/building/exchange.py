@@ -40,21 +40,25 @@ def message_bytes(experiment: Experiment, layout: Layout) -> int:
 
 
 def describe_exchange(experiment: Experiment, layout: Layout) -> dict[str, str]:
-    """Return what a link carries, and whether mixing moves the mean of all models.
+    """Return what a link carries, whether mixing moves the mean, and where a rule has no part.
 
     `fleet.json` holds it. Empty where links carry whole models.
     """
-    codec = exchange_of(experiment, layout).codec
+    codec, able = exchange_of(experiment, layout).codec, experiment.mechanism.capabilities()
+    rule = experiment.aggregation.rule
+    limits = {}
+    if able.deltas and rule != "mean":
+        limits = {"aggregation rule": f"{rule}, of models; updates are added as they arrive"}
     if codec is None:
-        return {}
+        return limits
     size, whole = codec.message_bytes, codec.model_bytes
     message = f"{codec.name}: {size:,} of {whole:,} bytes in a message"
     if codec.keeps_mean:
         message += (
             f"; CHOCO's rule with a step of {codec.gamma:g} mixes all numbers and keeps the mean"
         )
-    able, trains = experiment.mechanism.capabilities(), experiment.engine.train
-    return {"compression": message, **(describe_mean(able, codec) if trains else {})}
+    mean = describe_mean(able, codec) if experiment.engine.train else {}
+    return {"compression": message, **mean, **limits}
 
 
 def _attackers(experiment: Experiment) -> Attackers | None:

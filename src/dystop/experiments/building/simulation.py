@@ -249,6 +249,12 @@ def check_planning_only(experiment: Experiment) -> None:
         "world.compute.batch_s = 'measure' times trainings": (
             experiment.world.compute.batch_s == "measure"
         ),
+        f"aggregation.rule = {experiment.aggregation.rule!r} compares models": (
+            experiment.aggregation.rule != "mean"
+        ),
+        f"adversary.kind = {experiment.adversary.kind!r} changes models": (
+            experiment.adversary.kind != "none"
+        ),
     }
     for problem in (text for text, is_set in found.items() if is_set):
         raise ConfigError(
