@@ -189,3 +189,16 @@ def test_a_broken_pull_is_resumed_with_the_same_bytes():
     receiver.begin(rest.header)
     receiver.write(memoryview(b"".join(map(bytes, rest.parts)))[again.offset :])
     assert digest_of(receiver.finish()) == served.header.copy
+
+
+def test_a_late_request_gets_the_copy_of_its_stage():
+    """Its receiver mixes with the copy that the sender itself has mixed with."""
+    codec = compression_for("topk")
+    copy = PublicCopy(codec, SOURCE, INITIAL)
+    first = copy.at(Publication(1, 0, 3, INITIAL + 1), 3, 0)
+    second = copy.at(Publication(2, 0, 3, INITIAL - 1), 3, 1)
+    assert not np.array_equal(first, second)
+    late = PullRequest("ab", 3, stage=0, exact=True, holds=digest_of(INITIAL))
+    offer = copy.offer(Publication(1, 0, 3, INITIAL + 1), late)
+    assert (offer.copy, offer.model.version) == (digest_of(first), 1)
+    np.testing.assert_array_equal(codec.added(INITIAL, offer.messages, SOURCE), first)
