@@ -20,6 +20,8 @@ PACKAGE = '''
     import dystop
     from dystop import param
     from dystop.data.dataset import Splits, assemble
+    from dystop.exchange.codecs import Part
+    from dystop.exchange.rules import VotingRule
 
 
     @dataclass(frozen=True)
@@ -55,6 +57,57 @@ PACKAGE = '''
             bright[0, :, ::2], bright[1, :, :, ::2] = 255, 255
             splits = Splits(bright[labels], labels, bright[labels], labels)
             return assemble(self.name, splits, classes=2, source=f"drawn from seed {seed}")
+
+
+    @dataclass(frozen=True, kw_only=True)
+    class HalfPrecision(dystop.Codec):
+        """Two bytes for each number of a difference."""
+
+        name = "half"
+        summary = "two bytes for each number"
+        usual_step = 1.0
+
+        @property
+        def parts(self):
+            """One array."""
+            return (Part("halves", "U8", 2 * self.width),)
+
+        def message(self, vector, node, t, stage=0):
+            """Round each number."""
+            return {"halves": vector.astype("<f2").view(np.uint8)}
+
+        def restored(self, message, node):
+            """Return the rounded numbers."""
+            halves = np.ascontiguousarray(message["halves"], np.uint8)
+            return halves.view("<f2").astype(np.float32)
+
+
+    @dataclass(frozen=True)
+    class First(VotingRule):
+        """The first of all models, times a factor."""
+
+        name = "first"
+        summary = "the first of all models"
+
+        factor: Annotated[float, Gt(0)] = param(1.0, "factor of the model")
+
+        def voted(self, models):
+            """Return a model."""
+            return np.float32(self.factor) * models[0]
+
+
+    @dataclass(frozen=True)
+    class Zero(dystop.Attack):
+        """A model of zeros, or of some other number."""
+
+        name = "zero"
+        summary = "zeros"
+
+        number: float = param(0.0, "what is sent in place of each number")
+
+        def sent(self, known):
+            """Return the same number everywhere."""
+            return known.own * 0 + self.number
 '''
 ENTRY_POINTS = """
     [dystop.laws]
@@ -63,6 +116,15 @@ ENTRY_POINTS = """
 
     [dystop.datasets]
     stripes = strange_parts:Stripes
+
+    [dystop.codecs]
+    half = strange_parts:HalfPrecision
+
+    [dystop.rules]
+    first = strange_parts:First
+
+    [dystop.attacks]
+    zero = strange_parts:Zero
 """
 SMALL = (
     "mechanism.name=d-psgd", "data.name=synthetic", "model.name=softmax", "fleet.workers=4",
@@ -124,7 +186,39 @@ def test_a_generated_data_set_is_trained_on(dystop, tmp_path):
     assert "[data.options]\ntrain = 60" in config
 
 
+def test_a_codec_packs_what_links_carry(dystop, tmp_path):
+    assert "two bytes for each number" in dystop("list", "codecs").stdout
+    done = dystop("run", *SMALL, "link.compression=half", "--name", "small")
+    assert done.returncode == 0, done.stderr
+    fleet = json.loads((tmp_path / "runs" / "small" / "fleet.json").read_text())
+    said = "half: 1,300 of 2,600 bytes in a message"  # 650 numbers of softmax regression
+    assert fleet["physics"]["compression"].startswith(said)
+    words = ["--transport", "memory", "testbed.time_scale=0.01", "--name", "live", "--no-report"]
+    live = dystop("testbed", *SMALL, "link.compression=half", *words)
+    assert live.returncode == 0, live.stderr
+
+
+def test_a_rule_and_an_attack_have_parameters(dystop, tmp_path):
+    assert "aggregation.options.factor" in dystop("list", "rules", "first").stdout
+    assert "adversary.options.number" in dystop("list", "attacks", "zero").stdout
+    words = [
+        "aggregation.rule=first", "aggregation.options.factor=0.5",
+        "adversary.kind=zero", "adversary.options.number=2", "adversary.workers=[1]",
+    ]  # fmt: skip
+    done = dystop("run", *SMALL, *words, "--name", "mine")
+    assert done.returncode == 0, done.stderr
+    config = (tmp_path / "runs" / "mine" / "config.toml").read_text()
+    assert "[aggregation.options]\nfactor = 0.5" in config
+    assert "[adversary.options]\nnumber = 2.0" in config
+
+
 WRONG = {
+    "link.compression=haf": (
+        'link.compression = "haf"; expected one of half, int8, randomk, sign, topk or none; did '
+        "you mean 'half'?"
+    ),
+    "adversary.options.strength=1": "unknown key 'adversary.options.strength'",
+    "aggregation.options.trim=1": "unknown key 'aggregation.options.trim'",
     "engine.timing=stedy": (
         'engine.timing = "stedy"; expected one of cracked, overlap, paper, steady, testbed; did '
         "you mean 'steady'?"

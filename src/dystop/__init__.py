@@ -18,15 +18,19 @@ __version__ = "0.2.0"
 
 _MODULES = {
     "ADPSGD": "dystop.mechanisms",
+    "ATTACKS": "dystop.exchange.attacks",
     "Added": "dystop.record",
     "AsyDFL": "dystop.mechanisms",
     "AsyNG": "dystop.mechanisms",
+    "Attack": "dystop.exchange.attacks",
     "BrainTorrent": "dystop.mechanisms",
+    "CODECS": "dystop.exchange.codecs",
     "Callback": "dystop.experiments.callbacks",
     "Capabilities": "dystop.types",
     "CapacityError": "dystop.errors",
     "Carried": "dystop.carried",
     "Classification": "dystop.training.tasks.task",
+    "Codec": "dystop.exchange.codecs",
     "Comparison": "dystop.experiments.results",
     "ConfigError": "dystop.errors",
     "DCliques": "dystop.mechanisms",
@@ -64,9 +68,11 @@ _MODULES = {
     "Plan": "dystop.plan",
     "PlanError": "dystop.errors",
     "ProgressBar": "dystop.experiments.callbacks",
+    "RULES": "dystop.exchange.rules",
     "Recorder": "dystop.recorders.recorder",
     "Regression": "dystop.training.tasks.task",
     "RoundRecord": "dystop.record",
+    "Rule": "dystop.exchange.rules",
     "Run": "dystop.experiments.results",
     "RunFolderError": "dystop.errors",
     "SAADFL": "dystop.mechanisms",
@@ -121,6 +127,12 @@ if TYPE_CHECKING:
     from dystop.errors import TrustError as TrustError
     from dystop.errors import UserCodeError as UserCodeError
     from dystop.errors import VerificationError as VerificationError
+    from dystop.exchange.attacks import ATTACKS as ATTACKS
+    from dystop.exchange.attacks import Attack as Attack
+    from dystop.exchange.codecs import CODECS as CODECS
+    from dystop.exchange.codecs import Codec as Codec
+    from dystop.exchange.rules import RULES as RULES
+    from dystop.exchange.rules import Rule as Rule
     from dystop.experiments.api import compare as compare
     from dystop.experiments.api import simulate as simulate
     from dystop.experiments.callbacks import Callback as Callback

@@ -320,6 +320,15 @@ class NameIn:
         return f"one of {', '.join(map(repr, self.registry))}{self.also}"
 
 
+OR_NONE = " or none"
+"""What else the key of a part may be that need not be there: `NameIn(CODECS, OR_NONE, is_none)`."""
+
+
+def is_none(name: str) -> bool:
+    """Return whether a key says that there is no such part."""
+    return name == "none"
+
+
 def options_of(by: str, meaning: str) -> Any:
     """Declare a field that holds the part which the field `by` names; None: with its defaults."""
     return field(default=None, metadata={"meaning": meaning, "by": by})

@@ -54,14 +54,14 @@ def scaled_models(monkeypatch):
     return start
 
 
-def honest_accuracy(folder, rule, kind="none", strength=0.0, bad=BAD):
+def honest_accuracy(folder, rule, kind="none", *words, bad=BAD):
     """Return the mean accuracy of the honest workers after a run."""
     keys = [
         *KEYS,
         f"aggregation.rule={rule}",
         f"adversary.kind={kind}",
-        f"adversary.strength={strength}",
         f"adversary.workers={list(NODES)}",
+        *words,
     ]
     run, _ = make_folder(read_experiment(None, keys), folder, "run")
     run_threads(run, IgnoredProgress())
@@ -110,8 +110,9 @@ def test_clipping_limits_the_damage(tmp_path_factory, show, clean, scaled_models
 @pytest.mark.parametrize(("kind", "strength", "gain"), [("ipm", 0.5, 0.05), ("alie", 4.0, 0.01)])
 def test_agree_holds_against_collusion(tmp_path_factory, show, clean, kind, strength, gain):
     """B-4: attackers who know the models of their neighbours and stay inconspicuous."""
+    word = f"adversary.options.strength={strength}"
     figures = {
-        rule: honest_accuracy(tmp_path_factory.mktemp("run"), rule, kind, strength)
+        rule: honest_accuracy(tmp_path_factory.mktemp("run"), rule, kind, word)
         for rule in ("mean", "clip", "nearest", "agree")
     }
     show(", ".join(f"{rule} {x:.3f}" for rule, x in figures.items()) +

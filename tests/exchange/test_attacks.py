@@ -51,13 +51,14 @@ def test_arrays_and_tensors_give_the_same(kind):
     tensors = Knowledge(
         *map(torch.from_numpy, (own, first, others)), partial(torch.from_numpy, noise)
     )
-    attack = attackers_of(Adversary(kind, strength=0.7), 5, 0).attack
+    attack = ATTACKS[kind]()
     np.testing.assert_allclose(attack.sent(tensors), attack.sent(known), rtol=1e-5, atol=1e-6)
 
 
 def test_a_strength_replaces_the_usual_one():
     np.testing.assert_allclose(ALittleIsEnough(strength=4).sent(KNOWN), [3 - 12, 4])
-    assert attackers_of(Adversary("alie", strength=4), 5, 0).attack == ALittleIsEnough(4)
+    strong = Adversary("alie", options=ALittleIsEnough(4))
+    assert attackers_of(strong, 5, 0).attack == ALittleIsEnough(4)
     assert attackers_of(Adversary("alie"), 5, 0).attack == ALittleIsEnough(1.5)
 
 

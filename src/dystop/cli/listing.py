@@ -3,30 +3,18 @@
 import json
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from enum import StrEnum
+from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from dystop.cli.options import registry_of
+from dystop.cli.options import REGISTRIES, registry_of
 from dystop.cli.terminal import complain, handle_errors, show_table
 
 if TYPE_CHECKING:
     from dystop.experiments.config.keys import Key
     from dystop.experiments.config.readings import OpenReading
     from dystop.types import Mechanism
-
-
-class What(StrEnum):
-    """What can be listed."""
-
-    mechanisms = "mechanisms"
-    laws = "laws"
-    models = "models"
-    tasks = "tasks"
-    datasets = "datasets"
-    keys = "keys"
-    readings = "readings"
 
 
 @dataclass(frozen=True)
@@ -72,42 +60,79 @@ def _keys(keys: Iterable["Key"], *remarks: str) -> Listing:
     return Listing(("key", "default", "allowed", "meaning"), rows, remarks)
 
 
-def _mechanisms() -> Listing:
-    from dystop.mechanisms import MECHANISMS
+@dataclass(frozen=True)
+class Shown:
+    """What is shown of each part of a kind, by columns; the first one is its name."""
 
-    kinds = MECHANISMS.usable().values()
-    rows = [(k.name, k().capabilities().mode, provenance(k()), k.summary) for k in kinds]
-    left_out = [f"left out: {problem}" for problem in MECHANISMS.problems().values()]
-    own = "or a class of your own: mechanism.name=package.module:Class"
-    return Listing(("mechanism", "mode", "provenance", "summary"), rows, [own], warnings=left_out)
+    columns: Sequence[str]
+    row: Callable[[Any], Sequence[str]]
+    remark: str = ""
 
 
-def _laws() -> Listing:
-    found = registry_of("laws")
-    rows = [(name, kind.summary) for name, kind in found.usable().items()]
+def _mechanism_row(kind: "type[Mechanism]") -> tuple[str, ...]:
+    made = kind()
+    return kind.name, made.capabilities().mode, provenance(made), kind.summary
+
+
+_SHOWN = {
+    "mechanisms": Shown(
+        ("mechanism", "mode", "provenance", "summary"),
+        _mechanism_row,
+        "or a class of your own: mechanism.name=package.module:Class",
+    ),
+    "datasets": Shown(
+        (
+            "data set",
+            "channels x height x width (or features, or tokens)",
+            "classes",
+            "train / test",
+            "task",
+            "licence",
+            "summary",
+        ),
+        lambda kind: kind().row(),
+        "or your own file: data.name=FILE.npz",
+    ),
+}
+
+
+def _shown(what: str) -> Shown:
+    columns = (registry_of(what).what, "summary")
+    return _SHOWN.get(what) or Shown(columns, lambda kind: (kind.name, kind.summary))
+
+
+def _parts(what: str) -> Listing:
+    found, shown = registry_of(what), _shown(what)
+    rows = [shown.row(kind) for kind in found.usable().values()]
     left_out = [f"left out: {problem}" for problem in found.problems().values()]
-    return Listing((found.what, "summary"), rows, warnings=left_out)
+    return Listing(shown.columns, rows, [shown.remark] if shown.remark else [], left_out)
 
 
-def _describe_law(name: str) -> None:
+def _describe_part(what: str, name: str) -> None:
+    """Show a part, its keys, and how a run is told to use it."""
     from dystop.experiments.config.keys import is_section, keys_of
 
-    kind = registry_of("laws")[name]
+    found, shown = registry_of(what), _shown(what)
+    kind, (key, options) = found[name], _keys_of_kind(what)
     typer.echo(f"{name}: {kind.summary}")
-    if is_section(kind):
-        _keys(keys_of(kind, "engine.options.")).show()
-    typer.echo(f"  dystop run engine.timing={name}")
+    for column, cell in zip(shown.columns, shown.row(kind), strict=True):
+        if cell not in (name, kind.summary):
+            typer.echo(f"  {column}: {cell}")
+    if names := getattr(kind, "class_names", ()):
+        typer.echo(f"  class names: {', '.join(names)}")
+    if options and is_section(kind):
+        _keys(keys_of(kind, f"{options}.")).show()
+    typer.echo(f"  dystop run {key}={found.named(kind)['name']}")
 
 
-def _describe_mechanism(name: str) -> None:
-    from dystop.experiments.config.keys import keys_of
-    from dystop.mechanisms import MECHANISMS
+def _keys_of_kind(what: str) -> tuple[str, str]:
+    """Return the key that names a part of this kind, and the table of its parameters."""
+    from dystop.experiments.config.experiment import NAMED_PARTS
 
-    kind = MECHANISMS[name]
-    typer.echo(f"{name}: {kind.summary}")
-    typer.echo(f"  mode: {kind().capabilities().mode}   provenance: {provenance(kind())}")
-    _keys(keys_of(kind, "mechanism.")).show()
-    typer.echo(f"  dystop run mechanism.name={MECHANISMS.named(kind)['name']}")
+    if what == "mechanisms":
+        return "mechanism.name", "mechanism"
+    found = registry_of(what)
+    return next((p.key, p.options) for p in NAMED_PARTS if p.names.registry is found)
 
 
 def _models() -> Listing:
@@ -142,34 +167,6 @@ def _describe_task(name: str) -> None:
     typer.echo(f"{name}: {task.meaning}")
     typer.echo(f"  score: {task.score}")
     typer.echo(f"  dystop run task.name={name}")
-
-
-_DATA_COLUMNS = (
-    "data set",
-    "channels x height x width (or features, or tokens)",
-    "classes",
-    "train / test",
-    "task",
-    "licence",
-    "origin",
-)
-
-
-def _datasets() -> Listing:
-    from dystop.data.catalogue import DATASETS
-
-    rows = [kind().row() for kind in DATASETS.usable().values()]
-    return Listing(_DATA_COLUMNS, rows, ["or your own file: data.name=FILE.npz"])
-
-
-def _describe_dataset(name: str) -> None:
-    from dystop.data.catalogue import DATASETS
-
-    for column, cell in zip(_DATA_COLUMNS, DATASETS[name]().row(), strict=True):
-        typer.echo(f"{column}: {cell}")
-    if names := DATASETS[name].class_names:
-        typer.echo(f"class names: {', '.join(names)}")
-    typer.echo(f"  dystop run data.name={name}")
 
 
 def _every_key() -> Listing:
@@ -234,36 +231,31 @@ def _describe_key(name: str) -> None:
     typer.echo(f"  default: {_default(key.default)}   allowed: {key.allowed}")
 
 
-def _names(what: What) -> list[str]:
+def _names(what: str) -> list[str]:
     match what:
-        case What.mechanisms | What.laws:
-            return list(registry_of(what))
-        case What.models:
+        case "models":
             from dystop.training.models.catalogue import MODELS
 
             return list(MODELS)
-        case What.tasks:
+        case "tasks":
             from dystop.training.tasks.catalogue import TASKS
 
             return list(TASKS)
-        case What.datasets:
-            from dystop.data.catalogue import DATASETS
-
-            return list(DATASETS)
-        case What.keys:
+        case "keys":
             from dystop.experiments.config import every_key
 
             return [key.name for key in every_key()]
-        case What.readings:
-            from dystop.experiments.config.readings import NAMES
+        case "readings":
+            from dystop.experiments.config.readings import PRESETS
 
-            return [name for name in NAMES if name != "none"]
+            return list(PRESETS)
+    return list(registry_of(what))
 
 
-def _checked(what: What, name: str) -> str:
+def _checked(what: str, name: str) -> str:
     from dystop.errors import ConfigError, nearest
 
-    if what is What.mechanisms and ":" in name:
+    if what == "mechanisms" and ":" in name:
         from dystop.experiments.config.read import mechanism_name
 
         return mechanism_name(name)
@@ -271,36 +263,46 @@ def _checked(what: What, name: str) -> str:
     if name in names:
         return name
     section = f"{name.removesuffix('.')}."
-    if what is What.keys and any(key.startswith(section) for key in names):
+    if what == "keys" and any(key.startswith(section) for key in names):
         return section
-    shown = dict.fromkeys(key.partition(".")[0] for key in names) if what is What.keys else names
+    shown = dict.fromkeys(key.partition(".")[0] for key in names) if what == "keys" else names
     hint = nearest(name, [*names, *shown]) or f"; there are: {', '.join(shown)}"
-    raise ConfigError(f"command line: {name}: no such name in {what.value}{hint}")
+    raise ConfigError(f"command line: {name}: no such name in {what}{hint}")
 
 
-_LISTS: dict[What, Callable[[], Listing]] = {
-    What.mechanisms: _mechanisms,
-    What.laws: _laws,
-    What.models: _models,
-    What.tasks: _tasks,
-    What.datasets: _datasets,
-    What.keys: _every_key,
-    What.readings: _readings,
+_LISTS: dict[str, Callable[[], Listing]] = {
+    **{what: partial(_parts, what) for what in REGISTRIES},
+    "models": _models,
+    "tasks": _tasks,
+    "keys": _every_key,
+    "readings": _readings,
 }
-_DESCRIBE: dict[What, Callable[[str], None]] = {
-    What.mechanisms: _describe_mechanism,
-    What.laws: _describe_law,
-    What.models: _describe_model,
-    What.tasks: _describe_task,
-    What.datasets: _describe_dataset,
-    What.keys: _describe_key,
-    What.readings: _describe_reading,
+_DESCRIBE: dict[str, Callable[[str], None]] = {
+    **{what: partial(_describe_part, what) for what in REGISTRIES},
+    "models": _describe_model,
+    "tasks": _describe_task,
+    "keys": _describe_key,
+    "readings": _describe_reading,
 }
+
+
+def _known(what: str) -> str:
+    if what not in _LISTS:
+        raise typer.BadParameter(f"{what!r} is not one of {', '.join(_LISTS)}")
+    return what
 
 
 @handle_errors
 def catalogue(
-    what: Annotated[What, typer.Argument(help="What to list.")],
+    what: Annotated[
+        str,
+        typer.Argument(
+            metavar="KIND",
+            help=f"What to list: {', '.join(_LISTS)}.",
+            callback=_known,
+            autocompletion=lambda: list(_LISTS),
+        ),
+    ],
     name: Annotated[
         str | None,
         typer.Argument(metavar="[NAME]", help="Describe one of them, or the keys of a section."),
@@ -312,7 +314,7 @@ def catalogue(
         bool, typer.Option("--json", help="Print the whole list as JSON, for other programs.")
     ] = False,
 ) -> None:
-    """List mechanisms, timing laws, data sets and so on, keys, or readings of the paper."""
+    """List parts of a kind, keys, or readings of the paper."""
     chosen = name or describe
     if chosen is not None and as_json:
         raise typer.BadParameter("--json prints whole lists; leave NAME out")

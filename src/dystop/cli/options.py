@@ -14,6 +14,9 @@ REGISTRIES = {
     "mechanisms": "dystop.mechanisms:MECHANISMS",
     "datasets": "dystop.data.catalogue:DATASETS",
     "laws": "dystop.control.laws:LAWS",
+    "codecs": "dystop.exchange.codecs:CODECS",
+    "rules": "dystop.exchange.rules:RULES",
+    "attacks": "dystop.exchange.attacks:ATTACKS",
 }
 """The kinds of parts that have names, and where they are; imported when they are asked for."""
 

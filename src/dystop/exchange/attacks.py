@@ -11,14 +11,15 @@ that it has pulled.
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from dataclasses import dataclass, fields
-from typing import Annotated, Any, ClassVar, Literal
+from dataclasses import dataclass
+from typing import Annotated, Any, ClassVar
 
 import numpy as np
 from annotated_types import Ge, Lt
 
 from dystop.errors import ConfigError
 from dystop.params import param
+from dystop.registry import OR_NONE, NameIn, Registry, chosen, is_none, options_of
 from dystop.rng import stream
 from dystop.sparse import Floats, Ints, ints
 
@@ -142,24 +143,20 @@ class LabelFlip(Attack):
         return known.own
 
 
-ATTACKS: dict[str, type[Attack]] = {
-    kind.name: kind
-    for kind in (Flip, Noise, Replay, ALittleIsEnough, InnerProduct, InnerProductNear, LabelFlip)
-}
+ATTACKS: Registry[Attack] = Registry(
+    "attack",
+    Attack,
+    "dystop.attacks",
+    (Flip, Noise, Replay, ALittleIsEnough, InnerProduct, InnerProductNear, LabelFlip),
+)
 
 
 @dataclass(frozen=True)
 class Adversary:
     """Workers that attack the others."""
 
-    kind: Literal["none", "flip", "noise", "replay", "alie", "ipm", "ipm-near", "label-flip"] = (
-        param(
-            "none",
-            "flip: the own model with the opposite sign; noise: the own model plus noise; replay: "
-            "the initial model; alie: mean minus deviations (Baruch 2019); ipm: minus the mean "
-            "(Xie 2020); ipm-near: the mean, moved back by a usual distance; label-flip: wrong "
-            "labels",
-        )
+    kind: Annotated[str, NameIn(ATTACKS, OR_NONE, is_none)] = param(
+        "none", "attack; 'dystop list attacks' shows them; none: everybody is honest"
     )
     share: Annotated[float, Ge(0), Lt(1)] = param(
         0.2, "fraction of the workers that attack, drawn from the seed; see also workers"
@@ -167,10 +164,7 @@ class Adversary:
     workers: tuple[Annotated[int, Ge(0)], ...] = param(
         (), "numbers of the workers that attack; empty: drawn by share"
     )
-    strength: Annotated[float, Ge(0)] = param(
-        0.0,
-        "noise: norms; alie: deviations; ipm: means; ipm-near: usual distances; 0: the usual one",
-    )
+    options: Any = options_of("kind", "parameters of the attack")
 
 
 @dataclass(frozen=True)
@@ -198,13 +192,10 @@ def attackers_of(given: Adversary, workers: int, seed: int) -> Attackers | None:
     >>> len(attackers_of(Adversary("flip", share=0.2), 15, seed=0).nodes)
     3
     """
-    if given.kind == "none":
+    if is_none(given.kind):
         return None
-    kind: Any = ATTACKS[given.kind]
-    has_strength = given.strength and any(field.name == "strength" for field in fields(kind))
-    attack = kind(strength=given.strength) if has_strength else kind()
     nodes = _nodes(given, workers, seed)
-    return Attackers(attack, nodes, seed) if len(nodes) else None
+    return Attackers(chosen(given, "kind"), nodes, seed) if len(nodes) else None
 
 
 def _nodes(given: Adversary, workers: int, seed: int) -> Ints:
@@ -212,13 +203,13 @@ def _nodes(given: Adversary, workers: int, seed: int) -> Ints:
         count = round(given.share * workers)
         drawn = stream(seed, "adversary").permutation(workers)[:count]
         return ints(np.sort(drawn))
-    chosen = np.unique(given.workers)
-    if chosen[-1] >= workers or len(chosen) == workers:
+    numbers = np.unique(given.workers)
+    if numbers[-1] >= workers or len(numbers) == workers:
         raise ConfigError(
             f"adversary.workers = {list(given.workers)}: expected numbers from 0 to "
             f"{workers - 1}, and at least one worker that is left out"
         )
-    return ints(chosen)
+    return ints(numbers)
 
 
 def flipped_labels(labels: Ints, classes: int) -> Ints:

@@ -27,6 +27,7 @@ from numpy.typing import NDArray
 from dystop.errors import ConfigError
 from dystop.params import param
 from dystop.plan import Links
+from dystop.registry import OR_NONE, NameIn, Registry, is_none
 from dystop.rng import stream, uniform
 from dystop.sparse import Bools, Ints, PairCounts, no_pairs
 from dystop.types import Capabilities
@@ -329,18 +330,15 @@ def _unpacked(packed: NDArray[Any], width: int) -> Bools:
     return bits[:width].astype(bool)
 
 
-CODECS: dict[str, type[Codec]] = {kind.name: kind for kind in (TopK, RandomK, Int8, Sign)}
+CODECS: Registry[Codec] = Registry("codec", Codec, "dystop.codecs", (TopK, RandomK, Int8, Sign))
 
 
 @dataclass(frozen=True)
 class LinkParams:
     """What a link carries."""
 
-    compression: Literal["none", "topk", "randomk", "int8", "sign"] = param(
-        "none",
-        "none: whole models; int8: one byte for each number; the others send differences to a "
-        "public copy, with error feedback: topk: the largest numbers; randomk: numbers drawn from "
-        "the seed; sign: one bit for each number",
+    compression: Annotated[str, NameIn(CODECS, OR_NONE, is_none)] = param(
+        "none", "codec; 'dystop list codecs' shows them; none: whole models"
     )
     fraction: Annotated[float, Gt(0), Le(1)] = param(
         0.1, "share of the numbers that topk and randomk send"
@@ -362,13 +360,13 @@ def codec_of(given: LinkParams, *, keeps_mean: bool = False) -> Codec | None:
     Raises:
         ConfigError: A step is given, but nothing uses it.
     """
-    if given.step and (given.compression == "none" or not keeps_mean):
+    if given.step and (is_none(given.compression) or not keeps_mean):
         raise ConfigError(
             f"link.step = {given.step:g} is the step of CHOCO's rule, which keeps the mean of "
             "models: it needs a link.compression, aggregation.rule = 'mean', and a mechanism that "
             "keeps the mean and sends models, such as D-PSGD; leave it out"
         )
-    if given.compression == "none":
+    if is_none(given.compression):
         return None
     kind: Any = CODECS[given.compression]
     shared = {"step": given.step, "keeps_mean": keeps_mean}

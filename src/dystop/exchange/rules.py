@@ -14,8 +14,8 @@ from a different one. `nearest` fails against an attacker that stays close to th
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, fields, replace
-from typing import Annotated, Any, ClassVar, Literal, Protocol, Self, TypeVar
+from dataclasses import dataclass, replace
+from typing import Annotated, Any, ClassVar, Protocol, Self, TypeVar
 
 import numpy as np
 from annotated_types import Ge, Le
@@ -24,6 +24,7 @@ from numpy.typing import NDArray
 from dystop.acceleration import accelerated
 from dystop.control.aggregation import mix
 from dystop.params import param
+from dystop.registry import NameIn, Registry, chosen, options_of
 from dystop.sparse import Floats
 
 Vector = NDArray[np.float32]
@@ -237,9 +238,9 @@ class Nearest(WeighingRule):
         """Keep the nearest models; scale their weights so that the row sums to one again."""
         kept = np.zeros(len(weights), bool)
         kept[np.argsort(arrived.distances(), kind="stable")[: self.nearest]] = True
-        chosen = np.where(kept, weights, 0.0)
-        total = 1.0 - weights.sum() + chosen.sum()
-        return (chosen / total if total else np.zeros(len(weights))), arrived
+        some = np.where(kept, weights, 0.0)
+        total = 1.0 - weights.sum() + some.sum()
+        return (some / total if total else np.zeros(len(weights))), arrived
 
 
 class VotingRule(Rule):
@@ -276,37 +277,24 @@ class Median(VotingRule):
         return trimmed(models, 0.5)
 
 
-RULES: dict[str, type[Rule]] = {
-    kind.name: kind for kind in (Mean, Clip, Agree, Trimmed, Median, Nearest)
-}
+RULES: Registry[Rule] = Registry(
+    "aggregation rule", Rule, "dystop.rules", (Mean, Clip, Agree, Trimmed, Median, Nearest)
+)
 
 
 @dataclass(frozen=True)
 class Aggregation:
     """How a worker mixes the models of its neighbours with its own."""
 
-    rule: Literal["mean", "clip", "agree", "trimmed", "median", "nearest"] = param(
-        "mean",
-        "mean: the paper's; clip: self-centred clipping; agree: clipping by distance and by loss "
-        "on own samples, after short models are stretched; trimmed, median, nearest: robust with "
-        "many neighbours",
+    rule: Annotated[str, NameIn(RULES)] = param(
+        "mean", "aggregation rule; 'dystop list rules' shows them"
     )
-    clip_radius: Annotated[float, Ge(0)] = param(
-        0.0, "clip, agree: radius; 0: running median of the distances"
-    )
-    samples: Annotated[int, Ge(1)] = param(
-        128, "agree: own training samples on which the models of neighbours are tested"
-    )
-    trim: Annotated[float, Ge(0), Le(0.5)] = param(
-        0.25, "trimmed: fraction that is cut off at each end"
-    )
-    nearest: Annotated[int, Ge(1)] = param(2, "nearest: number of models that are kept")
+    options: Any = options_of("rule", "parameters of the aggregation rule")
 
 
 def rule_of(given: Aggregation) -> Rule:
     """Return the rule that a configuration names, with its parameters."""
-    kind: Any = RULES[given.rule]
-    rule: Rule = kind(**{field.name: getattr(given, field.name) for field in fields(kind)})
+    rule: Rule = chosen(given, "rule")
     return rule
 
 

@@ -30,10 +30,9 @@ def components_of(*words):
     return build(read_experiment(None, [*KEYS, *words])).components
 
 
-def honest_accuracy(rule, kind="none", strength=0.0):
+def honest_accuracy(rule, kind="none", *words):
     """Return the mean accuracy of the honest workers' models at the end of a run."""
-    words = (f"aggregation.rule={rule}", f"adversary.kind={kind}", f"adversary.strength={strength}")
-    components = components_of(*words)
+    components = components_of(f"aggregation.rule={rule}", f"adversary.kind={kind}", *words)
     for last, _ in run_rounds(components, begin(components), no_round):
         record = last
     return record.accuracy
@@ -55,14 +54,16 @@ def test_agree_holds_where_clip_and_nearest_fall_to_an_inner_product_attack(calm
 
 
 def test_agree_holds_against_a_little_is_enough(calm):
-    assert honest_accuracy("mean", "alie", 4.0) < calm - 0.2
-    assert honest_accuracy("agree", "alie", 4.0) > calm - 0.03
+    strong = "adversary.options.strength=4"
+    assert honest_accuracy("mean", "alie", strong) < calm - 0.2
+    assert honest_accuracy("agree", "alie", strong) > calm - 0.03
 
 
 def test_agree_holds_against_a_shortened_mean(calm):
     """Usual by distance and better than usual by loss; only the length tells."""
-    assert honest_accuracy("mean", "ipm-near", 2.0) < calm - 0.1
-    assert honest_accuracy("agree", "ipm-near", 2.0) > calm - 0.02
+    strong = "adversary.options.strength=2"
+    assert honest_accuracy("mean", "ipm-near", strong) < calm - 0.1
+    assert honest_accuracy("agree", "ipm-near", strong) > calm - 0.02
 
 
 # One round by hand ------------------------------------------------------------------------------

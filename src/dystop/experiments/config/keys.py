@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_typ
 from annotated_types import BaseMetadata, Ge, GroupedMetadata, Gt, Le, Lt, MaxLen, MinLen
 
 from dystop.params import default_of, number_text
-from dystop.registry import NameIn, name_in
+from dystop.registry import NameIn
 
 UNSET = "unset"  # the word that removes a value, where a key may have none
 
@@ -132,7 +132,7 @@ class NamedPart:
     """A key that names a part, and the key of the table that holds its parameters."""
 
     key: str  # as in engine.timing
-    options: str  # as in engine.options
+    options: str  # as in engine.options; empty: there is no such table
     default: str
     names: NameIn
 
@@ -140,10 +140,11 @@ class NamedPart:
 def named_parts(kind: type, prefix: str = "") -> Iterator[NamedPart]:
     """Find the parts that a configuration names by a key of a section."""
     hints = get_type_hints(kind, include_extras=True)
-    by_name = {field.name: field for field in fields(kind)}
+    options = {field.metadata.get("by"): prefix + field.name for field in fields(kind)}
     for field in fields(kind):
+        key = prefix + field.name
         if is_section(hints[field.name]):
-            yield from named_parts(hints[field.name], f"{prefix}{field.name}.")
-        elif by := field.metadata.get("by"):
-            key, options = prefix + by, prefix + field.name
-            yield NamedPart(key, options, default_of(by_name[by]), name_in(kind, by))
+            yield from named_parts(hints[field.name], f"{key}.")
+        for names in get_args(hints[field.name]):
+            if isinstance(names, NameIn):
+                yield NamedPart(key, options.get(field.name, ""), default_of(field), names)

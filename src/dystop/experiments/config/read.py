@@ -209,7 +209,10 @@ def _chosen_parts(tree: Mapping[str, Any], source: Source) -> dict[str, type]:
         if isinstance(name, str) and part.names.fits(name):
             continue
         check_name(source, part.key, name, part.names.registry, part.names.also)
-        kind = found[part.options] = part.names.registry[name]
+        kind = part.names.registry[name]
+        if not part.options:
+            continue
+        found[part.options] = kind
         given = tree.get(section, {}).get(part.options.partition(".")[2])
         if given and not is_section(kind):
             what = f"{part.names.registry.what} {name!r}"
