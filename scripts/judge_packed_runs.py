@@ -23,7 +23,7 @@ import click
 from dystop.experiments.folders.run_folder import RunData
 from dystop.experiments.reproduce.reading_runs import PARTS, Part
 from dystop.experiments.reproduce.reading_space import CHOSEN, reading_named
-from dystop.record import RoundRecord
+from dystop.record import Evaluated, RoundRecord
 from dystop.report.data.measures import ArmRuns
 from dystop.report.data.nearness import ReadingResult, judge_reading
 
@@ -33,14 +33,15 @@ Row = dict[str, str]
 def record(row: Row, staleness_mean: float) -> RoundRecord:
     """Return a record that holds what a packed line knows; everything else is zero."""
     wire = int(row["wire_bytes"])
-    return RoundRecord(
+    done = RoundRecord(
         round=int(row.get("round") or row["rounds"]), clock_s=float(row["clock_s"]), duration_s=0.0,
         alive=0, active=0, links=0, lost=0, wire_bytes=0, wire_bytes_total=wire,
         endpoint_bytes_total=2 * wire, samples_total=0, epochs_total=float(row["epochs"]),
         idle_s=0.0, staleness_mean=staleness_mean, staleness_max=0, staleness_histogram=(),
-        queue_mean=0.0, loss=None, accuracy=float(row["accuracy"]),
-        accuracy_global=float(row["accuracy_global"]),
+        queue_mean=0.0, loss=None,
     )  # fmt: skip
+    scores = float(row["accuracy"]), 0.0, float(row["accuracy_global"])
+    return done.having(Evaluated(*scores))
 
 
 def packed_runs(folder: Path) -> Iterator[tuple[str, str, RunData]]:

@@ -7,6 +7,7 @@ from pathlib import Path
 from dystop.experiments.folders.record_log import RECORDS, RecordLog
 from dystop.experiments.folders.run_folder import create_run, update_info
 from dystop.format import FORMAT
+from dystop.record import SCORE
 from dystop.storage import FileLock
 from dystop.world.trace import TRACE
 from support.fake_runs import record_of_round
@@ -60,9 +61,8 @@ class GrowingRun:
 
 def without_score(record):
     """Return the record of a testbed whose score comes late."""
-    none = dict.fromkeys(("accuracy", "accuracy_std", "accuracy_global", "test_loss"))
-    more = dict.fromkeys(("test_loss_global", "diverged", "worker_accuracy", "worker_loss"))
-    return replace(record, **none, **more, no_score="late")
+    added = {name: value for name, value in record.added.items() if name not in SCORE}
+    return replace(record, added=added, no_score="late")
 
 
 __all__ = ["RECORDS", "GrowingRun", "rich_record", "without_score"]

@@ -2,6 +2,7 @@
 
 import csv
 import json
+import shutil
 import subprocess
 import sys
 import time
@@ -118,6 +119,8 @@ def test_a_study_is_one_set_of_tables(tmp_path):
         growing = GrowingRun(folder, name)
         growing.write(*(rich_record(t) for t in range(1, rounds + 1)))
         growing.end()
+        (folder / "plan").mkdir(exist_ok=True)
+        shutil.copy(folder / name / "config.toml", folder / "plan" / f"{name}.toml")
     written = export(folder, Format.csv, tmp_path / "out")
     assert (written.runs, written.rounds) == (2, 5)
     rows = csv_rows(tmp_path / "out", "rounds")

@@ -16,7 +16,6 @@ from dystop.control.laws import OverlapLaw
 from dystop.errors import DystopError
 from dystop.experiments.config import Experiment
 from dystop.experiments.folders.run_folder import open_run
-from dystop.experiments.simulation import Simulation
 from dystop.experiments.studies.study import Study
 from dystop.record import RoundRecord
 from dystop.storage import try_read_json, write_atomic
@@ -91,6 +90,10 @@ def _can_be_planned(experiment: Experiment) -> bool:
 
 def _clocks_s(experiment: Experiment, records: Sequence[RoundRecord]) -> list[float]:
     """Return when the planned run has trained what the recorded one had at each evaluation."""
+    from dystop.experiments.simulation import (
+        Simulation,  # imports torch, which a report does without
+    )
+
     epochs = [r.epochs_total for r in records if r.accuracy is not None]
     planned = Simulation(
         replace(
