@@ -62,24 +62,23 @@ def commands(body: str):
             yield line[2:].split("  #")[0].strip()
 
 
-OTHER_TASKS = ("text", "lora", "tabular", "generated-")
-SMALL_TASKS = [
-    "fleet.workers=3",
-    "stop.rounds=2",
-    "evaluate.every_rounds=1",
-    "data.options.train=48",
-    "data.options.test=12",
-    "data.options.length=8",
-    "data.options.train=80",
-    "data.options.test=20",
-]
+SMALL_TASK = ["fleet.workers=3", "stop.rounds=2", "evaluate.every_rounds=1"]
+SMALL_TEXT = ["data.options.train=48", "data.options.test=12", "data.options.length=8"]
+SMALL_TABLE = ["data.options.train=80", "data.options.test=20"]
+OTHER_TASKS = {
+    "text": SMALL_TEXT,
+    "lora": SMALL_TEXT,
+    "tabular": SMALL_TABLE,
+    "generated-table": SMALL_TABLE,
+}
 
 
 def shortened(words):
     """Return the words of a command with more keys that make it small."""
-    if words[0] in ("run", "compare") and any(name in " ".join(words) for name in OTHER_TASKS):
+    other = next((small for name, small in OTHER_TASKS.items() if name in " ".join(words)), None)
+    if words[0] in ("run", "compare") and other is not None:
         short = ["--no-report"] if words[0] == "run" else ["--seeds", "1"]
-        return [*words, *SMALL_TASKS, *short]
+        return [*words, *SMALL_TASK, *other, *short]
     own = {word.partition("=")[0] for word in words if re.match(r"[\w.]+=.*(\.npz$|:)", word)}
     small = [key for key in SMALL if key.partition("=")[0] not in own]
     if words[0] == "run" and "model.name=softmax-unit" not in words:  # that one is small
