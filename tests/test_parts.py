@@ -22,6 +22,7 @@ PACKAGE = '''
     from dystop.data.dataset import Splits, assemble
     from dystop.exchange.codecs import Part
     from dystop.exchange.rules import VotingRule
+    from dystop.training.tasks.task import Classification
 
 
     @dataclass(frozen=True)
@@ -108,6 +109,33 @@ PACKAGE = '''
         def sent(self, known):
             """Return the same number everywhere."""
             return known.own * 0 + self.number
+
+
+    class Halves(Classification):
+        """Classification at half the loss."""
+
+        name = "halves"
+        summary = "half of the cross-entropy"
+
+        def losses(self, outputs, targets):
+            """Return the loss of every sample."""
+            return super().losses(outputs, targets) / 2
+
+
+    class Line(dystop.Model):
+        """One linear layer."""
+
+        name = "line"
+        summary = "one linear layer"
+
+        def factory(self):
+            """Return what makes the layer."""
+            from torch import nn
+
+            def made(features, classes):
+                return nn.Sequential(nn.Flatten(), nn.Linear(features, classes))
+
+            return made
 '''
 ENTRY_POINTS = """
     [dystop.laws]
@@ -119,6 +147,12 @@ ENTRY_POINTS = """
 
     [dystop.codecs]
     half = strange_parts:HalfPrecision
+
+    [dystop.models]
+    line = strange_parts:Line
+
+    [dystop.tasks]
+    halves = strange_parts:Halves
 
     [dystop.rules]
     first = strange_parts:First
@@ -196,6 +230,17 @@ def test_a_codec_packs_what_links_carry(dystop, tmp_path):
     words = ["--transport", "memory", "testbed.time_scale=0.01", "--name", "live", "--no-report"]
     live = dystop("testbed", *SMALL, "link.compression=half", *words)
     assert live.returncode == 0, live.stderr
+
+
+def test_a_model_learns_a_task(dystop, tmp_path):
+    assert "one linear layer" in dystop("list", "models", "line").stdout
+    assert "half of the cross-entropy" in dystop("list", "tasks").stdout
+    words = [*SMALL, "model.name=line", "task.name=halves", "--name", "lined"]
+    done = dystop("run", *words)
+    assert done.returncode == 0, done.stderr
+    config = (tmp_path / "runs" / "lined" / "config.toml").read_text()
+    assert 'name = "line"' in config
+    assert 'name = "halves"' in config
 
 
 def test_a_rule_and_an_attack_have_parameters(dystop, tmp_path):

@@ -58,11 +58,13 @@ _MODULES = {
     "Law": "dystop.control.laws",
     "LoadedModel": "dystop.training.saved",
     "MECHANISMS": "dystop.mechanisms",
+    "MODELS": "dystop.training.models.catalogue",
     "Mailbox": "dystop.types",
     "Matcha": "dystop.mechanisms",
     "Mechanism": "dystop.types",
     "Memory": "dystop.types",
     "Mix": "dystop.plan",
+    "Model": "dystop.training.models.catalogue",
     "NextToken": "dystop.training.tasks.task",
     "Outcome": "dystop.types",
     "Plan": "dystop.plan",
@@ -80,6 +82,7 @@ _MODULES = {
     "Simulation": "dystop.experiments.simulation",
     "StorageError": "dystop.errors",
     "Timetable": "dystop.control.laws",
+    "TASKS": "dystop.training.tasks.catalogue",
     "Task": "dystop.training.tasks.task",
     "TrustError": "dystop.errors",
     "UserCodeError": "dystop.errors",
@@ -175,7 +178,10 @@ if TYPE_CHECKING:
     from dystop.record import RoundRecord as RoundRecord
     from dystop.recorders.recorder import FinishedRound as FinishedRound
     from dystop.recorders.recorder import Recorder as Recorder
+    from dystop.training.models.catalogue import MODELS as MODELS
+    from dystop.training.models.catalogue import Model as Model
     from dystop.training.saved import LoadedModel as LoadedModel
+    from dystop.training.tasks.catalogue import TASKS as TASKS
     from dystop.training.tasks.task import Classification as Classification
     from dystop.training.tasks.task import NextToken as NextToken
     from dystop.training.tasks.task import Regression as Regression

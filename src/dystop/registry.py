@@ -39,6 +39,12 @@ class Part(Protocol):
 T = TypeVar("T", bound=Part)
 
 
+def imported(where: str) -> Any:
+    """Return what "module:name" names."""
+    module, _, name = where.partition(":")
+    return getattr(import_module(module), name)
+
+
 class BuiltIn(Mapping[str, type[T]]):
     """Classes of this package by name, each imported when it is first used."""
 
@@ -53,8 +59,7 @@ class BuiltIn(Mapping[str, type[T]]):
 
     def __getitem__(self, name: str) -> type[T]:
         """Return the class of this name."""
-        module, _, kind = self._home[name].partition(":")
-        found: type[T] = getattr(import_module(module), kind)
+        found: type[T] = imported(self._home[name])
         return found
 
     def __contains__(self, name: object) -> bool:
@@ -83,7 +88,7 @@ class Registry(Mapping[str, type[T]]):
     def __init__(
         self,
         what: str,
-        base: type,
+        base: type | str,
         group: str,
         built_in: Mapping[str, type[T]] | Iterable[type[T]],
         *,
@@ -93,18 +98,24 @@ class Registry(Mapping[str, type[T]]):
 
         Args:
             what: What a part is, for messages, as in "mechanism".
-            base: The class that every part inherits from; `dystop` exports it.
+            base: The class that every part inherits from; `dystop` exports it. As
+                "module:Class" it is imported when it is needed.
             group: The group of entry points by which packages announce their parts.
             built_in: The classes of this package, or a mapping that imports them by name.
             needs: Class variables that every part has.
         """
-        self.what, self.base, self.group = what, base, group
+        self.what, self._base, self.group = what, base, group
         self.built_in: Mapping[str, type[T]] = (
             built_in if isinstance(built_in, Mapping) else {kind.name: kind for kind in built_in}
         )
         self._needs = needs
         self._loaded: dict[str, type[T]] = {}
         self._own: dict[str, _Own[T]] = {}
+
+    @cached_property
+    def base(self) -> type:
+        """The class that every part inherits from."""
+        return imported(self._base) if isinstance(self._base, str) else self._base
 
     @property
     def expected(self) -> str:

@@ -80,6 +80,16 @@ _SHOWN = {
         _mechanism_row,
         "or a class of your own: mechanism.name=package.module:Class",
     ),
+    "models": Shown(
+        ("model", "smallest image", "summary"),
+        lambda kind: (kind.name, str(kind.minimal_side or ""), kind.summary),
+        "or your own function: model.name=package.module:factory",
+    ),
+    "tasks": Shown(
+        ("task", "score", "summary"),
+        lambda kind: (kind.name, kind.score_name, kind.summary),
+        "task.name=auto takes that of the data set; or your own: task.name=package.module:Task",
+    ),
     "datasets": Shown(
         (
             "data set",
@@ -93,6 +103,13 @@ _SHOWN = {
         lambda kind: kind().row(),
         "or your own file: data.name=FILE.npz",
     ),
+}
+
+
+_KEYS = {
+    "mechanisms": ("mechanism.name", "mechanism"),
+    "models": ("model.name", ""),
+    "tasks": ("task.name", ""),
 }
 
 
@@ -129,44 +146,10 @@ def _keys_of_kind(what: str) -> tuple[str, str]:
     """Return the key that names a part of this kind, and the table of its parameters."""
     from dystop.experiments.config.experiment import NAMED_PARTS
 
-    if what == "mechanisms":
-        return "mechanism.name", "mechanism"
+    if what in _KEYS:
+        return _KEYS[what]
     found = registry_of(what)
     return next((p.key, p.options) for p in NAMED_PARTS if p.names.registry is found)
-
-
-def _models() -> Listing:
-    from dystop.training.models.catalogue import MODELS
-
-    rows = [(name, model.meaning) for name, model in MODELS.items()]
-    own = "or your own function: model.name=package.module:factory"
-    return Listing(("model", "summary"), rows, [own])
-
-
-def _describe_model(name: str) -> None:
-    from dystop.training.models.catalogue import MODELS
-
-    entry = MODELS[name]
-    typer.echo(f"{name}: {entry.meaning}")
-    typer.echo(f"  smallest image: {entry.minimal_side or 1} pixels a side")
-    typer.echo(f"  dystop run model.name={name}")
-
-
-def _tasks() -> Listing:
-    from dystop.training.tasks.catalogue import TASKS
-
-    rows = [(name, task.score, task.meaning) for name, task in TASKS.items()]
-    own = "task.name=auto takes that of the data set; or your own: task.name=package.module:Task"
-    return Listing(("task", "score", "summary"), rows, [own])
-
-
-def _describe_task(name: str) -> None:
-    from dystop.training.tasks.catalogue import TASKS
-
-    task = TASKS[name]
-    typer.echo(f"{name}: {task.meaning}")
-    typer.echo(f"  score: {task.score}")
-    typer.echo(f"  dystop run task.name={name}")
 
 
 def _every_key() -> Listing:
@@ -233,14 +216,6 @@ def _describe_key(name: str) -> None:
 
 def _names(what: str) -> list[str]:
     match what:
-        case "models":
-            from dystop.training.models.catalogue import MODELS
-
-            return list(MODELS)
-        case "tasks":
-            from dystop.training.tasks.catalogue import TASKS
-
-            return list(TASKS)
         case "keys":
             from dystop.experiments.config import every_key
 
@@ -272,15 +247,11 @@ def _checked(what: str, name: str) -> str:
 
 _LISTS: dict[str, Callable[[], Listing]] = {
     **{what: partial(_parts, what) for what in REGISTRIES},
-    "models": _models,
-    "tasks": _tasks,
     "keys": _every_key,
     "readings": _readings,
 }
 _DESCRIBE: dict[str, Callable[[str], None]] = {
     **{what: partial(_describe_part, what) for what in REGISTRIES},
-    "models": _describe_model,
-    "tasks": _describe_task,
     "keys": _describe_key,
     "readings": _describe_reading,
 }

@@ -12,6 +12,8 @@ if TYPE_CHECKING:
 
 REGISTRIES = {
     "mechanisms": "dystop.mechanisms:MECHANISMS",
+    "models": "dystop.training.models.catalogue:MODELS",
+    "tasks": "dystop.training.tasks.catalogue:TASKS",
     "datasets": "dystop.data.catalogue:DATASETS",
     "laws": "dystop.control.laws:LAWS",
     "codecs": "dystop.exchange.codecs:CODECS",

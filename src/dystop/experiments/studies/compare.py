@@ -88,7 +88,7 @@ def chosen_mechanisms(names: Sequence[str]) -> list[str]:
     The name of a class that an import path names is its class variable `name`.
     """
     if list(names) == [ALL]:
-        return list(MECHANISMS)
+        return list(MECHANISMS.usable())
     known = f"choose from {', '.join(MECHANISMS)}, package.module:Class, or {ALL}"
     if not names:
         raise ConfigError(f"command line: --mechanisms names none; {known}")

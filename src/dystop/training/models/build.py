@@ -8,7 +8,6 @@ import copy
 import inspect
 import math
 from collections.abc import Callable
-from importlib import import_module
 from typing import Any
 
 import torch
@@ -16,7 +15,7 @@ from torch import nn
 
 from dystop.data.npz import IF_TABLE
 from dystop.errors import ConfigError, nearest
-from dystop.training.models.catalogue import MODELS, ModelEntry, takes_images
+from dystop.training.models.catalogue import MODELS, Model, takes_images
 from dystop.training.randomness import seed_generators
 from dystop.training.tasks.task import SampleKind
 from dystop.user_code import blamed, choose, import_object, summary
@@ -82,8 +81,11 @@ def build_for(
         if ":" in name:
             factory = import_object("model", name, folder, EXPECTED)
             return _from_factory(name, factory, kind, outputs)
-        made = _factory(_entry(name, kind))
-        return made(**_accepted(made, _offered(kind, outputs)))
+        made = _entry(name, kind)().factory()
+        if name not in MODELS.built_in:
+            return _from_factory(name, made, kind, outputs)
+        module: nn.Module = made(**_accepted(made, _offered(kind, outputs)))
+        return module
 
 
 def _offered(kind: SampleKind, outputs: tuple[int, ...]) -> dict[str, Any]:
@@ -120,13 +122,7 @@ def model_name(model: str | CustomModel) -> str:
     return f"{module}:{getattr(named, '__qualname__', kind.__qualname__)}"
 
 
-def _factory(entry: ModelEntry) -> Factory:
-    module, _, function = entry.factory.partition(":")
-    made: Factory = getattr(import_module(f"dystop.training.models.{module}"), function)
-    return made
-
-
-def _entry(name: str, kind: SampleKind) -> ModelEntry:
+def _entry(name: str, kind: SampleKind) -> type[Model]:
     """Return the catalogue entry; refuse samples that the model cannot take."""
     if name not in MODELS:
         raise ConfigError(

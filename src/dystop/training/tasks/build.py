@@ -7,7 +7,6 @@ from typing import Any
 
 from dystop.errors import ConfigError, nearest
 from dystop.record import ACCURACY, Evaluated, RoundRecord
-from dystop.training.tasks import task as built_in
 from dystop.training.tasks.catalogue import AUTO, TASKS
 from dystop.training.tasks.task import Task
 from dystop.user_code import blamed, import_object, summary
@@ -39,19 +38,20 @@ def make_task(name: str, inferred: str, folder: str = "") -> Task:
             f"task = {name!r} is not known{nearest(name, TASKS)}; allowed: {', '.join(TASKS)}, "
             "or 'package.module:Task' for a task of your own"
         )
-    made: Task = getattr(built_in, TASKS[name].task)()
-    return made
+    made = TASKS[name]()
+    return made if name in TASKS.built_in else checked(made)
 
 
 def task_name(task: Task) -> str:
     """Return the name of a task; that of a user's own is its import path.
 
-    >>> task_name(built_in.Regression())
+    >>> task_name(make_task("regression", ""))
     'regression'
     """
-    kind = type(task)
-    known = {getattr(built_in, entry.task): name for name, entry in TASKS.items()}
-    return known.get(kind, f"{kind.__module__}:{kind.__qualname__}")
+    kind: Any = type(task)
+    name = getattr(kind, "name", "")
+    known = name in TASKS and TASKS[name] is kind
+    return name if known else f"{kind.__module__}:{kind.__qualname__}"
 
 
 def _own(path: str, factory: Any) -> Task:

@@ -36,6 +36,8 @@ class Task:
     is taken, floats as (x - mean) / std, and other integers are token ids, which stay as they are.
     """
 
+    name: ClassVar[str]
+    summary: ClassVar[str]
     score_name: ClassVar[str] = "accuracy"
     """Name of the score in records and reports. More is better, and 1 is the most."""
     least_loss: ClassVar[float] = -math.inf
@@ -89,6 +91,8 @@ class Task:
 class Classification(Task):
     """One class for each sample: cross-entropy of class scores."""
 
+    name = "classification"
+    summary = "one class for each sample (images, tables or token ids); cross-entropy"
     least_loss = 0.0
 
     def losses(self, outputs: Tensor, targets: Tensor) -> Tensor:
@@ -107,6 +111,8 @@ class Classification(Task):
 class NextToken(Task):
     """The token that follows each token: mean cross-entropy over the tokens of a sample."""
 
+    name = "next-token"
+    summary = "the token that follows each token of a text; cross-entropy"
     least_loss = 0.0
 
     def targets(self, labels: Ints, values: NDArray[Any] | None) -> NDArray[Any]:
@@ -132,6 +138,8 @@ class NextToken(Task):
 class Regression(Task):
     """Numbers for each sample: mean squared error, and R2, the explained share of the variance."""
 
+    name = "regression"
+    summary = "numbers for each sample; mean squared error"
     score_name = "r2"
     least_loss = 0.0
 
