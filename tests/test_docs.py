@@ -245,9 +245,12 @@ def test_links_between_pages_lead_somewhere():
                 assert (page.parent / target).exists(), (page.name, target)
 
 
-def test_adrs_are_complete():
+def test_adrs_are_complete_and_listed():
+    listed = (ROOT / "docs/explanation/decisions.md").read_text()
     for page in (ROOT / "docs/adr").glob("*.md"):
         text = page.read_text()
+        title = text.splitlines()[0].partition(". ")[2]
+        assert f"| [{title}](../adr/{page.name}) |" in listed
         assert all(f"**{part}.**" in text for part in ("Context", "Decision", "Consequences"))
 
 

@@ -107,13 +107,13 @@ def check_that_nothing_is_left_out(site):
 
 
 def test_every_exit_code_is_documented():
-    text = (DOCS / "reference/exit-codes.md").read_text()
+    text = (DOCS / "reference/command-line.md").read_text()
     for code in re.findall(r"(\d+) [a-z]", _EPILOG):
         assert f"| {code} |" in text
 
 
 def test_every_environment_variable_is_documented():
-    text = (DOCS / "reference/environment.md").read_text()
+    text = (DOCS / "reference/command-line.md").read_text()
     for path in (ROOT / "src").rglob("*.py"):
         code = path.read_text()
         read = re.findall(r"environ(?:\.\w+)?[\[(]\"?([A-Z_]+)", code)  # a name, or a constant

@@ -1,4 +1,4 @@
-"""The lesson of a testbed on two hosts, as typed: two folders, two addresses of this machine."""
+"""The lesson of a testbed on several machines, as typed: two folders, two addresses of this machine."""
 
 import re
 import socket
@@ -13,14 +13,14 @@ from typer.testing import CliRunner
 from dystop.cli.app import app
 from dystop.experiments.folders.run_folder import open_run
 
-LESSON = Path(__file__).parent.parent / "docs" / "tutorial" / "two-hosts.md"
+LESSON = Path(__file__).parent.parent / "docs" / "two-hosts.md"
 BLOCK = re.compile(r"^```sh\n(.*?)^```", re.M | re.S)
 PORTS = ("7000", "7001", "7002", "7003")
 
 
 def lines():
     """Yield host and command, in the order of the lesson."""
-    text = LESSON.read_text()
+    text = LESSON.read_text().partition("## Take a machine away")[0]
     for block in BLOCK.finditer(text):
         host = re.findall(r"On host ([AB])", text[: block.start()])[-1]
         yield from ((host, line) for line in block[1].splitlines())
