@@ -1,4 +1,4 @@
-"""The lesson of a testbed on several machines, as typed: two folders, two addresses of this machine."""
+"""The lesson of a testbed on several machines, as typed: two folders, two local addresses."""
 
 import re
 import socket

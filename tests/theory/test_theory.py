@@ -161,7 +161,7 @@ def test_long_runs_overflow_in_silence_and_only_as_printed() -> None:
     assert np.isfinite(bound.recursion(history, 0.99, noise, 1.0)).all()
 
 
-# The slips of the proofs (docs/theory.md) --------------------------------------------------------
+# The errors in the proofs (docs/theory.md) ------------------------------------------------------
 
 
 def test_without_the_identity_an_idle_worker_s_noise_doubles() -> None:
@@ -224,7 +224,7 @@ def test_neighbours_of_neighbours_count() -> None:
     """Slip 4: the lemma multiplies Q(omega^j) by a diagonal, so worker i's bound never sees Q^j.
 
     Twenty workers of equal data in a chain, F_i = w^2/2 and F_20 = (w - 1)^2/2, exact gradients,
-    eta = 0.01. The gap of the weighted model is eight times what even the mended theorem allows;
+    eta = 0.01. The gap of the weighted model is eight times what even the corrected theorem allows;
     Lemma 1 followed through the run covers it.
     """
     n, eta = 20, 0.01

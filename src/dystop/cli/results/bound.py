@@ -39,7 +39,7 @@ def bound(
 
 def _show_bound(found: "BoundReport") -> None:
     marks = sorted({0, found.rounds // 4, found.rounds // 2, found.rounds})
-    columns = ("round", "measured F - F*", "Lemma 1, followed", "Theorem 1, mended", "as printed")
+    columns = ("round", "measured F - F*", "Lemma 1, followed", "Theorem 1, corrected", "printed")
     lines = (found.gap, found.recursion, found.theorem, found.literal)
     show_table(columns, [(str(t), *(f"{line[t]:.4g}" for line in lines)) for t in marks])
     show_table(("", ""), summary(found))
