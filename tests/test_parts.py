@@ -208,6 +208,14 @@ def test_a_law_decides_the_clock(dystop, tmp_path):
     assert [json.loads(line)["clock_s"] for line in lines] == [7.5, 15.0, 22.5]
 
 
+def test_a_testbed_says_that_it_follows_no_other_law(dystop):
+    words = ["--transport", "memory", "testbed.time_scale=0.01", "--no-report"]
+    done = dystop("testbed", *SMALL, "engine.timing=steady", *words)
+    assert done.returncode == 0, done.stderr
+    said = " ".join((done.stdout + done.stderr).split())
+    assert "engine.timing = 'steady' is a law of the simulator" in said
+
+
 def test_a_generated_data_set_is_trained_on(dystop, tmp_path):
     listed = dystop("list", "datasets")
     assert "stripes of two directions" in listed.stdout

@@ -14,13 +14,10 @@ from dystop.cli.testbed.pki import check_installed
 from dystop.errors import shell_command
 
 if TYPE_CHECKING:
+    from dystop.experiments.config import Experiment
     from dystop.experiments.testbed.launch import Network
 
 LEFT_BEHIND_CODE = 6  # exit code: the run has ended, but without some of its parties
-_PAPER_LAW = (
-    "engine.timing = 'paper' is a law of the simulator; a testbed follows the law 'testbed', "
-    "which engine.timing=testbed simulates"
-)
 Transport = Annotated[
     str | None,
     typer.Option(metavar="grpc|memory|mpi", help="Processes, threads, or under mpiexec."),
@@ -145,12 +142,23 @@ def _begin(
     _check(experiment.testbed.transport, network)
     if name is not None:
         check_free(out, name)
-    if "engine.timing=paper" in keys:  # typed; it is the default, so that others know nothing of it
-        watcher.remark(_PAPER_LAW)
+    _remark_law(experiment, keys, watcher)
     from dystop.experiments.testbed.launch import new_testbed
 
     _watched(watcher, lambda: _work(new_testbed(experiment, out, name, watcher), watcher, network))
     return watcher.folder
+
+
+def _remark_law(experiment: "Experiment", keys: list[str], watcher: TestbedWatcher) -> None:
+    """Say that a law which was typed is not followed; who types none knows nothing of laws."""
+    from dystop.control.laws import TestbedLaw
+
+    typed = any(key.partition("=")[0].strip() == "engine.timing" for key in keys)
+    if typed and not isinstance(experiment.engine.law, TestbedLaw):
+        watcher.remark(
+            f"engine.timing = {experiment.engine.timing!r} is a law of the simulator; a testbed "
+            "follows the law 'testbed', which engine.timing=testbed simulates"
+        )
 
 
 def _resume(
