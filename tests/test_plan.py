@@ -24,14 +24,6 @@ def test_links_of_several_kinds():
     assert len(join_links([])) == len(no_links()) == 0
 
 
-def test_a_value_that_all_links_share_is_kept_once():
-    parts = [links(ints([0, 1]), ints([1, 2])), no_links(), links(ints([2]), ints([0]))]
-    both = join_links(parts)
-    assert both.dst.tolist() == [0, 1, 2]
-    assert both.stage.strides == both.fraction.strides == both.pushed.strides == (0,)
-    assert both.fraction.tolist() == [1.0] * 3
-
-
 def test_stages_and_payers_of_links():
     pulls, pushes = (
         links(ints([0, 1]), ints([1, 2])),

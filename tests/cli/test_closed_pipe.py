@@ -16,7 +16,7 @@ SMALL = [
     "data.name=synthetic", "data.options.train=200", "data.options.test=60",
     "model.name=softmax", "fleet.workers=4", "stop.rounds=3", "world.range_m=200",
 ]  # fmt: skip
-RUN = ["run", *SMALL, "--name", "one", "--no-report"]
+RUN = ["run", *SMALL, "engine.timing=overlap", "--name", "one", "--no-report"]
 STUDY = ["compare", *SMALL, "--mechanisms", "dystop,d-psgd", "--seeds", "1", "--name", "both"]
 
 

@@ -280,7 +280,7 @@ def test_lists_name_everything(fake):
 def test_one_entry_is_described(fake):
     assert "tau_bound" in call("list", "mechanisms", "--describe", "dystop").stdout
     assert "cnn: " in call("list", "models", "--describe", "cnn").stdout
-    assert "data set: fmnist-mini" in call("list", "datasets", "--describe", "fmnist-mini").stdout
+    assert "fmnist-mini: " in call("list", "datasets", "--describe", "fmnist-mini").stdout
     assert "default: 60" in call("list", "keys", "--describe", "stop.rounds").stdout
     wrong = call("list", "mechanisms", "--describe", "dystp")
     assert (wrong.exit_code, "did you mean 'dystop'?" in wrong.stderr) == (2, True)

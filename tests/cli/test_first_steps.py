@@ -67,7 +67,7 @@ def test_an_ignored_ctrl_c_stays_ignored():
 @pytest.mark.parametrize(
     ("words", "facts"),
     [
-        (["list", "fig-nope"], ["'fig-nope'", "'mechanisms'"]),
+        (["list", "fig-nope"], ["'fig-nope'", "mechanisms"]),
         (["sweep", "--jobs", "x"], ["--jobs", "'x'", "an integer"]),
         (["compare", "--seeds", "0"], ["--seeds", ">= 1"]),
         (["data", "import", "a.csv", "a.npz", "--share", "x"], ["--share", "'x'", "a number"]),

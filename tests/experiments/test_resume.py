@@ -112,7 +112,7 @@ def test_the_state_of_optimisers_survives_a_kill(tmp_path, words):
     [
         ("trainings wait", 1),  # before the first checkpoint
         ("trainings wait", 30),
-        ("half a wave", 9),
+        ("half a wave", 5),
     ],
 )
 def test_killed_while_trainings_of_several_rounds_wait(whole_waves, tmp_path, point, count):

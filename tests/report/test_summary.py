@@ -7,7 +7,7 @@ import pytest
 
 from dystop.experiments.folders.run_folder import RunData
 from dystop.report import default_target, draw_runs, summarise, summary_rows
-from dystop.report.data.names import mechanism_of, rerun_command, run_labels, timing_text
+from dystop.report.data.names import law_text, mechanism_of, rerun_command, run_labels
 from dystop.report.data.notices import different_experiments, notices
 from dystop.report.data.scores import first_reaching
 from dystop.report.data.series import MAX_POINTS, series, staleness_shares
@@ -82,8 +82,8 @@ def test_time_that_was_measured_is_not_called_simulated():
     assert row["measured time"] == "10 s"
     assert "simulated time" not in row
     assert [row["time"] for row in summary_rows([run, real])] == ["10 s", "10 s"]
-    assert timing_text(real).startswith("measured")
-    assert timing_text(run).startswith("paper")
+    assert law_text(real).startswith("measured")
+    assert law_text(run).startswith("paper")
     for runs, name in (([run], "simulated time"), ([real], "measured time"), ([run, real], "time")):
         entry = next(plot for plot in draw_runs(runs) if plot.key == "accuracy-time")
         (axes,) = entry.figure.axes

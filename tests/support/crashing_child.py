@@ -78,14 +78,14 @@ def insert_crash(point: str, count: int) -> None:
 
         checkpoint.write_atomic = crashing_write_atomic
     elif point == "after the rename":
-        checkpoints = checkpoint.checkpoints
+        names = checkpoint._names
 
-        def crashing_checkpoints(folder):
+        def crashing_names(folder):
             if is_due():
                 crash()
-            return checkpoints(folder)
+            return names(folder)
 
-        checkpoint.checkpoints = crashing_checkpoints
+        checkpoint._names = crashing_names
     elif point == "trainings wait":
         train = TrainingQueue.train
 

@@ -5,6 +5,7 @@ import dataclasses
 import numpy as np
 import pytest
 
+from dystop.control.laws import TestbedLaw
 from dystop.control.round import build_view, initial_state
 from dystop.mechanisms.asydfl import AsyDFL
 from dystop.types import Fleet, Observation
@@ -340,7 +341,7 @@ def test_overhead_is_added_to_transfers_and_rounds():
     view = build_view(fleet, initial_state(fleet, AsyDFL()), observation)
     plan, _ = AsyDFL(wakes="one").plan({}, view)
     progress = Progress(np.zeros(5), np.zeros(5), nothing_in_flight())
-    args = "testbed", view, plan, np.ones(1, np.int64), progress
+    args = TestbedLaw(), view, plan, np.ones(1, np.int64), progress
     before, after = plain.realise(*args), slower.realise(*args)
     assert len(before.link_s) > 1
     np.testing.assert_allclose(after.link_s, before.link_s + 0.25)

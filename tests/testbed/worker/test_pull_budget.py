@@ -19,6 +19,7 @@ from dystop.testbed.worker.model_server import (
     PublishedModelServer,
     PullBudget,
 )
+from dystop.testbed.worker.outgoing import Outgoing
 from dystop.testbed.worker.process import write_nothing
 from support.testbed.transport_fixtures import ANY, certificates, closing_all
 from support.testbed.transport_parties import QUICK, BufferSink
@@ -59,7 +60,7 @@ class AnsweringServer(PublishedModelServer):
 
     def __init__(self):
         encoder, logger = ModelEncoder(SCHEMA), EventLogger(write_nothing)
-        super().__init__(encoder, logger, self._handle)
+        super().__init__(encoder, logger, self._handle, Outgoing())
         self.model = Publication(1, 0, 0, np.arange(1000, dtype=np.float32))
         self.reached, self.incidents = [], []
 

@@ -202,7 +202,7 @@ def serialised_by_law(runs: Sequence[RunData]) -> list[str]:
         shares = time_shares(run.records)
         if run.info.get("timing") == PaperLaw.name and run.info.get("kind") != "testbed" and shares:
             waits.setdefault(mechanism_of(run).name, []).append(shares.waiting_round)
-    one_law = len({run.info.get("timing") for run in runs}) == 1
+    one_law = len({str(run.info.get("timing")) for run in runs}) == 1
     see = " See engine.timing=overlap, or dystop compare --timing both." if one_law else ""
     return [
         f"{name} waits for rounds {percent(mean)} of the time: under engine.timing = "

@@ -129,7 +129,8 @@ def _map(film: Film) -> Iterator[str]:
 def staleness_by_round(records: Sequence[RoundRecord], workers: int) -> Ints:
     """Return the staleness of every worker when each round opened: [rounds, workers].
 
-    >>> rows = [RoundRecord(t, *[0.0] * 16, None, *[0.0] * 3, active_ids=[t % 2]) for t in range(3)]
+    >>> active = [{"active_ids": [t % 2]} for t in range(3)]
+    >>> rows = [RoundRecord(t, *[0.0] * 17, added=added) for t, added in enumerate(active)]
     >>> staleness_by_round(rows, 2).tolist()
     [[0, 0], [0, 1], [1, 0]]
     """
