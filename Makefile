@@ -9,7 +9,7 @@ CODE := src tests examples benchmarks scripts docs/conf.py docs/extensions hatch
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-gpu test-deploy test-tools fuzz audit release docs screenshots chaos check format clean
+.PHONY: help demo test mutants test-gpu test-deploy test-tools fuzz audit release docs screenshots chaos check format clean
 
 help: ## show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1\t/' | expand -t 20

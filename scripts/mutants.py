@@ -30,7 +30,7 @@ import click
 
 ROOT = Path(__file__).resolve().parent.parent
 TABLE = Path(__file__).with_name("mutants.toml")
-COPIED = ("src", "tests", "examples", "pyproject.toml")
+COPIED = ("src", "tests", "examples", "benchmarks", "docs", "pyproject.toml")
 LIMIT_S = 900  # of the tests of one mutant; a mutant that never ends is killed
 _PASSED, _FAILED = 0, 1  # exit codes of pytest
 
