@@ -26,7 +26,7 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT / "tests")]
 
 from chaos.drill import member_states, named_members  # noqa: E402
-from chaos.facts import SAMPLES  # noqa: E402
+from chaos.facts import SAMPLES, WARM_S  # noqa: E402
 from chaos.rig import Rig, Setting  # noqa: E402
 from chaos.schedule import FaultRates, schedule  # noqa: E402
 from dystop.experiments.testbed.enrolment import COORDINATOR  # noqa: E402
@@ -38,7 +38,6 @@ HOSTILE = (  # one member of each kind
 )  # fmt: skip
 FAULTS = FaultRates(kill_every_s=20, cut_every_s=0, freeze_every_s=60, coordinator_kills=1)
 PACE, MEMORY, LEDGER = 0.6, 1e6, 4096.0  # share; bytes per 1,000 rounds; bytes per closed round
-YOUNG_S = 60.0  # in which a process still loads its modules and data
 START_S = 300.0
 WHOLE, CONTROL = "hostile", "control"
 
@@ -124,14 +123,17 @@ def _trainings(rig: Rig, first: int, last: int) -> int:
 
 
 def memory_growth(rig: Rig) -> float | None:
-    """Return by how many bytes the coordinator grows in 1,000 rounds, in its longest life."""
+    """Return by how many bytes the coordinator grows in 1,000 rounds, in its longest life.
+
+    A young process still loads modules, and each of its threads takes memory of its own.
+    """
     lines = [json.loads(line) for line in (rig.folder / SAMPLES).read_text().splitlines()]
     lives: dict[int, list[tuple[float, float]]] = {}
     for line in lines:
         if line["name"] == COORDINATOR:
             lives.setdefault(line["pid"], []).append((line["at_s"], line["rss_bytes"]))
     at_s, rss = np.array(max(lives.values(), key=len)).T
-    old = at_s > at_s[0] + YOUNG_S
+    old = at_s > at_s[0] + WARM_S
     if np.count_nonzero(old) < 20:
         return None
     per_s = float(np.polyfit(at_s[old], rss[old], 1)[0])
