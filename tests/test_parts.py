@@ -136,6 +136,42 @@ PACKAGE = '''
                 return nn.Sequential(nn.Flatten(), nn.Linear(features, classes))
 
             return made
+
+'''
+TRANSPORT = '''
+    """A transport of threads."""
+
+    from dataclasses import dataclass
+
+    from dystop import param
+    from dystop.experiments.config import read_experiment
+    from dystop.experiments.testbed.launch import other_parties
+    from dystop.experiments.testbed.threads import run_parties
+    from dystop.experiments.testbed.transports import OnThisMachine
+    from dystop.testbed.transport.admission import anyone
+    from dystop.testbed.transport.memory import MemoryHub, MemoryTransport
+
+
+    @dataclass(frozen=True)
+    class Noted(OnThisMachine):
+        """Threads, and a file that names every party."""
+
+        name = "noted"
+        summary = "threads that are noted"
+
+        file: str = param("noted.txt", "where parties are noted")
+
+        def run(self, folder, watch, network):
+            """Run all parties."""
+            experiment = read_experiment(folder / "config.toml")
+            with MemoryHub() as hub, open(self.file, "w") as file:
+
+                def connected(name, allowed):
+                    print(name, file=file)
+                    return MemoryTransport(hub, name, None, allowed or anyone)
+
+                run_parties(folder, watch, connected, other_parties(experiment))
+
 '''
 ENTRY_POINTS = """
     [dystop.laws]
@@ -159,6 +195,9 @@ ENTRY_POINTS = """
 
     [dystop.attacks]
     zero = strange_parts:Zero
+
+    [dystop.transports]
+    noted = strange_transport:Noted
 """
 SMALL = (
     "mechanism.name=d-psgd", "data.name=synthetic", "model.name=softmax", "fleet.workers=4",
@@ -170,6 +209,7 @@ SMALL = (
 def package(tmp_path_factory):
     folder = tmp_path_factory.mktemp("site")
     (folder / "strange_parts.py").write_text(textwrap.dedent(PACKAGE))
+    (folder / "strange_transport.py").write_text(textwrap.dedent(TRANSPORT))
     info = folder / "strange_parts-1.0.dist-info"
     info.mkdir()
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: strange-parts\nVersion: 1.0\n")
@@ -263,6 +303,22 @@ def test_a_rule_and_an_attack_have_parameters(dystop, tmp_path):
     config = (tmp_path / "runs" / "mine" / "config.toml").read_text()
     assert "[aggregation.options]\nfactor = 0.5" in config
     assert "[adversary.options]\nnumber = 2.0" in config
+
+
+def test_a_transport_runs_the_parties(dystop, tmp_path):
+    assert "threads that are noted" in dystop("list", "transports").stdout
+    described = dystop("list", "transports", "noted").stdout
+    assert "testbed.options.file" in described
+    assert "dystop testbed testbed.transport=noted" in described
+    words = ["--transport", "noted", "testbed.options.file=who.txt", "testbed.time_scale=0.01"]
+    done = dystop("testbed", *SMALL, *words, "--name", "live", "--no-report")
+    assert done.returncode == 0, done.stderr
+    noted = (tmp_path / "who.txt").read_text().split()
+    assert noted == ["coordinator", "w00", "w01", "w02", "w03", "observer"]
+    config = (tmp_path / "runs" / "live" / "config.toml").read_text()
+    assert '[testbed.options]\nfile = "who.txt"' in config
+    alone = dystop("worker", "runs/live/config.toml", "--name", "w00", "--coordinator", "h:1")
+    assert "testbed.transport = 'noted': only 'dystop testbed' starts its parties" in alone.stderr
 
 
 WRONG = {

@@ -55,6 +55,7 @@ _MODULES = {
     "L2PL": "dystop.mechanisms",
     "Links": "dystop.plan",
     "LAWS": "dystop.control.laws",
+    "Launcher": "dystop.experiments.testbed.transports",
     "Law": "dystop.control.laws",
     "LoadedModel": "dystop.training.saved",
     "MECHANISMS": "dystop.mechanisms",
@@ -83,6 +84,7 @@ _MODULES = {
     "StorageError": "dystop.errors",
     "Timetable": "dystop.control.laws",
     "TASKS": "dystop.training.tasks.catalogue",
+    "TRANSPORTS": "dystop.testbed.params",
     "Task": "dystop.training.tasks.task",
     "TrustError": "dystop.errors",
     "UserCodeError": "dystop.errors",
@@ -148,6 +150,7 @@ if TYPE_CHECKING:
     from dystop.experiments.results import Run as Run
     from dystop.experiments.results import load_run as load_run
     from dystop.experiments.simulation import Simulation as Simulation
+    from dystop.experiments.testbed.transports import Launcher as Launcher
     from dystop.mechanisms import ADPSGD as ADPSGD
     from dystop.mechanisms import DPSGD as DPSGD
     from dystop.mechanisms import HADFL as HADFL
@@ -178,6 +181,7 @@ if TYPE_CHECKING:
     from dystop.record import RoundRecord as RoundRecord
     from dystop.recorders.recorder import FinishedRound as FinishedRound
     from dystop.recorders.recorder import Recorder as Recorder
+    from dystop.testbed.params import TRANSPORTS as TRANSPORTS
     from dystop.training.models.catalogue import MODELS as MODELS
     from dystop.training.models.catalogue import Model as Model
     from dystop.training.saved import LoadedModel as LoadedModel

@@ -139,7 +139,8 @@ def _describe_part(what: str, name: str) -> None:
         typer.echo(f"  class names: {', '.join(names)}")
     if options and is_section(kind):
         _keys(keys_of(kind, f"{options}.")).show()
-    typer.echo(f"  dystop run {key}={found.named(kind)['name']}")
+    command = "testbed" if key.startswith("testbed.") else "run"
+    typer.echo(f"  dystop {command} {key}={found.named(kind)['name']}")
 
 
 def _keys_of_kind(what: str) -> tuple[str, str]:

@@ -19,6 +19,7 @@ REGISTRIES = {
     "codecs": "dystop.exchange.codecs:CODECS",
     "rules": "dystop.exchange.rules:RULES",
     "attacks": "dystop.exchange.attacks:ATTACKS",
+    "transports": "dystop.testbed.params:TRANSPORTS",
 }
 """The kinds of parts that have names, and where they are; imported when they are asked for."""
 

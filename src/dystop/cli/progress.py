@@ -153,6 +153,13 @@ class TestbedWatcher(Watcher):
     """Follows a testbed run: first who joins, then the rounds."""
 
     _joined = -1
+    _remark = ""
+
+    def on_start(self, started: Started) -> None:
+        """Show what is about to run, and the remark on its settings."""
+        super().on_start(started)
+        if self._remark and not self._quiet:
+            note(self._remark)
 
     def on_joining(self, joined: int, workers: int) -> None:
         """Show how many workers have joined, until the first round has closed."""
@@ -169,9 +176,8 @@ class TestbedWatcher(Watcher):
             echo(message, err=True)
 
     def remark(self, sentence: str) -> None:
-        """Print a remark on the settings."""
-        if not self._quiet:
-            note(sentence)
+        """Take a remark on the settings, which is shown when the run starts."""
+        self._remark = sentence
 
 
 class CoordinatorWatcher(Watcher):

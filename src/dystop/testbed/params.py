@@ -1,14 +1,28 @@
 """The parameters of the testbed. This module imports neither torch nor sockets."""
 
 from dataclasses import dataclass
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from annotated_types import Ge, Gt, Le
 
 from dystop.params import param, section
+from dystop.registry import BuiltIn, NameIn, Registry, options_of
 
 Positive = Annotated[float, Gt(0)]
 NotNegative = Annotated[float, Ge(0)]
+
+TRANSPORTS: Registry[Any] = Registry(
+    "transport",
+    "dystop.experiments.testbed.transports:Launcher",
+    "dystop.transports",
+    BuiltIn(
+        {
+            "grpc": "dystop.experiments.testbed.transports:Grpc",
+            "memory": "dystop.experiments.testbed.transports:Memory",
+            "mpi": "dystop.experiments.testbed.transports:Mpi",
+        }
+    ),
+)
 
 
 @dataclass(frozen=True)
@@ -85,9 +99,8 @@ class TestbedParams:
 
     __test__ = False  # pytest must not collect this class
 
-    transport: Literal["grpc", "memory", "mpi"] = param(
-        "grpc",
-        "grpc: processes with mutual TLS; memory: threads of one process; mpi: under mpiexec",
+    transport: Annotated[str, NameIn(TRANSPORTS)] = param(
+        "grpc", "how parties are started and connected; 'dystop list transports' shows them"
     )
     host: str = param("127.0.0.1", "address on which coordinator and workers listen")
     port: Annotated[int, Ge(0), Le(65535)] = param(0, "port of the coordinator; 0: any free port")
@@ -120,3 +133,4 @@ class TestbedParams:
     timeouts: Timeouts = section(Timeouts, "timeouts")
     guards: Guards = section(Guards, "which models are accepted")
     limits: Limits = section(Limits, "limits per peer")
+    options: Any = options_of("transport", "parameters of the transport")

@@ -266,7 +266,8 @@ def test_impossible_settings_are_refused(tmp_path, monkeypatch):
         (["reading=nearest"], "use 'trained'"),
         (["--resume", "runs/none"], "no such folder"),
         (["--transport", "telepathy"], "testbed.transport"),
-        (["--transport", "memory", "--netns"], "--netns"),
+        (["--transport", "memory", "--netns"], "--netns is for --transport grpc"),
+        (["--transport", "mpi", "--netns"], "--netns is for --transport grpc"),
         (["testbed.links=trace"], "needs testbed.trace"),
     ):
         result = call(*words)

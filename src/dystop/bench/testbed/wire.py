@@ -17,7 +17,6 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +26,7 @@ from dystop.bench.result import Line
 from dystop.bench.settings import Settings
 from dystop.bench.timing import in_turns
 from dystop.errors import DystopError
+from dystop.testbed.security import check_installed
 
 Say = Callable[[str], None]
 MODEL_BYTES = 45_000_000  # a small ResNet in 32 bits
@@ -71,10 +71,7 @@ def _best(measure: Callable[[], float]) -> Callable[[], float]:
 
 def certificates(folder: Path, names: Sequence[str]) -> None:
     """Make an authority and the keys of some parties, where they are missing."""
-    missing = [name for name in ("grpc", "cryptography") if find_spec(name) is None]
-    if missing:
-        needed = " and ".join(missing)
-        raise DystopError(f"{needed} not installed; run: pip install 'dystop[testbed]'")
+    check_installed()
     from dystop.testbed.security import authority
 
     if not (folder / "ca.crt").exists():

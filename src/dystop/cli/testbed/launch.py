@@ -6,55 +6,49 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from dystop.cli.options import Out, Quiet, Report, RunName, Trust, Words, split_words
+from dystop.cli.options import Out, Quiet, Report, RunName, Trust, Words, names_of, split_words
 from dystop.cli.progress import TestbedWatcher
 from dystop.cli.run import finish
 from dystop.cli.terminal import Interrupted, echo, exit_code_of, handle_errors
-from dystop.cli.testbed.pki import check_installed
 from dystop.errors import shell_command
 
 if TYPE_CHECKING:
     from dystop.experiments.config import Experiment
     from dystop.experiments.testbed.launch import Network
+    from dystop.experiments.testbed.transports import Launcher
 
 LEFT_BEHIND_CODE = 6  # exit code: the run has ended, but without some of its parties
 Transport = Annotated[
     str | None,
-    typer.Option(metavar="grpc|memory|mpi", help="Processes, threads, or under mpiexec."),
+    typer.Option(
+        metavar="NAME",
+        help="How parties are started and connected: dystop list transports.",
+        autocompletion=names_of("transports"),
+    ),
 ]
 
 
-def _watched(watcher: TestbedWatcher, work: Callable[[], None]) -> None:
+def _watched(
+    watcher: TestbedWatcher, launcher: "Launcher", work: Callable[[], Path | None]
+) -> Path | None:
+    """Run all parties, or this one's part of a job; say how an interrupted run is resumed."""
     try:
         with watcher.showing():
-            work()
+            return work()
     except KeyboardInterrupt as interrupt:
-        raise Interrupted(_resume_hint(watcher), exit_code_of(interrupt)) from None
+        code = exit_code_of(interrupt)
+        if watcher.folder is None and launcher.in_job:  # one process of a job has the folder
+            raise typer.Exit(code) from None
+        raise Interrupted(_resume_hint(watcher, launcher.prefix(watcher.folder)), code) from None
 
 
-def _resume_hint(watcher: TestbedWatcher, launcher: str = "") -> str:
+def _resume_hint(watcher: TestbedWatcher, prefix: str = "") -> str:
     """Say how far the run got and which command resumes it."""
     if watcher.folder is None:
         return "interrupted before the first round; nothing was written"
     done = watcher.last.round if watcher.last else 0
-    resume = f"resume with: {launcher}{shell_command('testbed', '--resume', watcher.folder)}"
+    resume = f"resume with: {prefix}{shell_command('testbed', '--resume', watcher.folder)}"
     return f"interrupted at round {done}, all processes are stopped; {resume}"
-
-
-def _ranked(watcher: TestbedWatcher, work: Callable[[], Path | None]) -> Path | None:
-    """Do one rank's part under MPI; after an interrupt only rank 0 speaks: it has the folder."""
-    try:
-        return work()
-    except KeyboardInterrupt as interrupt:
-        if watcher.folder is None:
-            raise typer.Exit(exit_code_of(interrupt)) from None
-        from dystop.experiments.config import read_experiment
-        from dystop.experiments.folders.run_folder import CONFIG
-        from dystop.experiments.testbed.enrolment import node_names
-
-        ranks = len(node_names(read_experiment(watcher.folder / CONFIG, trust=True))) + 1
-        hint = _resume_hint(watcher, f"mpiexec -n {ranks} ")
-        raise Interrupted(hint, exit_code_of(interrupt)) from None
 
 
 @handle_errors
@@ -127,26 +121,19 @@ def _begin(
     *,
     trust: bool,
 ) -> Path | None:
-    """Start a new run; return its folder, or None on a rank that shows nothing."""
+    """Start a new run; return its folder, or None where this process shows nothing."""
     from dystop.experiments.config import read_experiment
-    from dystop.experiments.folders.run_folder import check_free
     from dystop.experiments.testbed.enrolment import check_testbed
+    from dystop.experiments.testbed.transports import NewRun, launcher_of
 
     file, keys = split_words(words)
     experiment = read_experiment(file, keys, trust=trust)
     check_testbed(experiment)
-    if experiment.testbed.transport == "mpi":
-        from dystop.experiments.testbed.ranks import run_ranks
-
-        return _ranked(watcher, lambda: run_ranks(file, keys, out, name, watcher))
-    _check(experiment.testbed.transport, network)
-    if name is not None:
-        check_free(out, name)
+    launcher = launcher_of(experiment)
+    launcher.check(network)
     _remark_law(experiment, keys, watcher)
-    from dystop.experiments.testbed.launch import new_testbed
-
-    _watched(watcher, lambda: _work(new_testbed(experiment, out, name, watcher), watcher, network))
-    return watcher.folder
+    new = NewRun(experiment, file, keys, out, name)
+    return _watched(watcher, launcher, lambda: launcher.begin(new, watcher, network))
 
 
 def _remark_law(experiment: "Experiment", keys: list[str], watcher: TestbedWatcher) -> None:
@@ -164,48 +151,16 @@ def _remark_law(experiment: "Experiment", keys: list[str], watcher: TestbedWatch
 def _resume(
     path: Path, words: list[str], watcher: TestbedWatcher, network: "Network", *, trust: bool
 ) -> Path | None:
-    """Resume a run; return its folder, or None on a rank that shows nothing."""
+    """Resume a run; return its folder, or None where this process shows nothing."""
     from dystop.errors import ConfigError
     from dystop.experiments.config import read_experiment
-    from dystop.experiments.folders.run_folder import CONFIG, open_run
-    from dystop.experiments.testbed.launch import checked_folder, reopen_testbed, resumable_folder
+    from dystop.experiments.folders.run_folder import CONFIG
+    from dystop.experiments.testbed.launch import checked_folder, resumable_folder
+    from dystop.experiments.testbed.transports import launcher_of
 
     if words:
         raise ConfigError(f"--resume takes the settings of {path}; leave out: {' '.join(words)}")
-    transport = read_experiment(checked_folder(path) / CONFIG, trust=trust).testbed.transport
+    launcher = launcher_of(read_experiment(checked_folder(path) / CONFIG, trust=trust))
     resumable_folder(path)
-    if transport == "mpi" and open_run(path).info.get("status") != "finished":
-        from dystop.experiments.testbed.ranks import resume_ranks
-
-        return _ranked(watcher, lambda: resume_ranks(path, watcher))
-    _check(transport, network)
-    if reopen_testbed(path, watcher):
-        _watched(watcher, lambda: _work(path, watcher, network))
-    return path
-
-
-def _check(transport: str, network: "Network") -> None:
-    from dystop.errors import ConfigError
-    from dystop.testbed.launch.netns import check_possible
-
-    if transport == "grpc":
-        check_installed()
-    elif network.namespaces:
-        raise ConfigError("--netns is for --transport grpc; threads have no network")
-    if network.namespaces:
-        check_possible()
-
-
-def _work(folder: Path, watcher: TestbedWatcher, network: "Network") -> None:
-    """Run all parties, as processes or as threads."""
-    from dystop.experiments.config import read_experiment
-    from dystop.experiments.folders.run_folder import CONFIG
-
-    if read_experiment(folder / CONFIG, trust=True).testbed.transport == "memory":
-        from dystop.experiments.testbed.threads import run_threads
-
-        run_threads(folder, watcher)
-    else:
-        from dystop.experiments.testbed.launch import run_processes
-
-        run_processes(folder, watcher, network)
+    launcher.check(network)
+    return _watched(watcher, launcher, lambda: launcher.resume(path, watcher, network))

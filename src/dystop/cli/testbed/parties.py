@@ -12,7 +12,7 @@ import typer
 from dystop.cli.options import Trust
 from dystop.cli.progress import CoordinatorWatcher
 from dystop.cli.terminal import exit_code_of, handle_errors
-from dystop.cli.testbed.pki import check_installed
+from dystop.testbed.security import check_installed
 
 if TYPE_CHECKING:
     from dystop.testbed.events import Exit

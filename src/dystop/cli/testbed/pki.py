@@ -8,6 +8,7 @@ import typer
 
 from dystop.cli.help_examples import help_examples
 from dystop.cli.terminal import handle_errors, show_table
+from dystop.testbed.security import check_installed
 from dystop.units import plural
 
 pki = typer.Typer(
@@ -19,20 +20,6 @@ pki = typer.Typer(
 Folder = Annotated[Path, typer.Option(help="Folder of the authority, its keys and certificates.")]
 Name = Annotated[str, typer.Argument(metavar="NAME", help="coordinator, observer, w00, w01, ...")]
 _DEFAULT = Path("pki")
-
-
-def check_installed() -> None:
-    """Refuse if the packages of the testbed are not installed."""
-    from importlib.util import find_spec
-
-    from dystop.errors import ConfigError
-
-    missing = [name for name in ("grpc", "cryptography") if find_spec(name) is None]
-    if missing:
-        raise ConfigError(
-            f"{' and '.join(missing)} not installed; the testbed needs: pip install "
-            "'dystop[testbed]'"
-        )
 
 
 @handle_errors

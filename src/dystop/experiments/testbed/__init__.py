@@ -6,6 +6,7 @@ parts            what the parties need of data and models: every worker gets its
 coordinator_run  the coordinator's part, in this process
 parties          the part of a worker, the server or the observer, in this process
 operations       what operators do to a run: revoke, issue, pardon, restore
+transports       the transports by name: what each needs, and how it starts the parties
 launch           all parties as processes, from the run folder to the last record
 threads          all parties as threads
 ranks            all parties as ranks of an MPI job

@@ -51,6 +51,7 @@ from dystop.experiments.testbed.operations import (
     quarantined_names,
     watch_revocations,
 )
+from dystop.experiments.testbed.transports import launcher_of
 from dystop.foreign_files import LOG_BYTES, check_bounds, open_regular
 from dystop.record import RoundRecord
 from dystop.storage import PRIVATE, AppendLog, remove_temporary_files
@@ -403,15 +404,17 @@ def serve_coordinator(
     options: CoordinatorOptions, watcher: CoordinatorWatching | None = None
 ) -> str:
     """Coordinate over the network until the run ends; return why it ended."""
-    from dystop.testbed.security.authority import Issued, load_identity
-    from dystop.testbed.transport.grpc import GrpcTransport
+    from dystop.testbed.security.authority import Issued
 
-    pki = options.pki
-    identity = load_identity(pki, COORDINATOR)
-    run = open_coordinator_run(options.file, options.folder, options.enrolment, trust=options.trust)
-    run.health, run.watcher = options.health, watcher
-    transport = GrpcTransport(identity, Issued(pki), run.experiment.testbed.limits)
+    pki, experiment = options.pki, read_experiment(options.file, trust=options.trust)
+    transport = launcher_of(experiment).connect(
+        pki, COORDINATOR, Issued(pki), experiment.testbed.limits
+    )
     try:
+        run = open_coordinator_run(
+            options.file, options.folder, options.enrolment, trust=options.trust
+        )
+        run.health, run.watcher = options.health, watcher
         with _accepting_new_workers(pki, options.enrol):
             return run.run(
                 transport, options.listen, lambda process: watch_revocations(pki, process)

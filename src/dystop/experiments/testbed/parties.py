@@ -17,6 +17,7 @@ from dystop.experiments.testbed.parts import (
     observer_parts,
     worker_parts,
 )
+from dystop.experiments.testbed.transports import launcher_of
 from dystop.storage import write_atomic
 from dystop.testbed.events import Exit
 from dystop.testbed.launch.health import HealthFile
@@ -132,7 +133,9 @@ def serve_worker(
     """Run a worker until the run ends; `data` are its own samples, if data are private."""
     experiment = read_experiment(options.file, trust=options.trust)
     node, allow_list = node_of(experiment, name), AllowList(OBSERVER)
-    transport = _transport(options.pki, name, allow_list, experiment)
+    transport = launcher_of(experiment).connect(
+        options.pki, name, allow_list, experiment.testbed.limits
+    )
     write_line = EventLog(folder / HISTORY_FILE).write
     connection = PartyConnection(
         transport, options.coordinator, listen, advertise, allow_list, write_line
@@ -160,17 +163,12 @@ def serve_observer(options: PartyOptions, enrolment: Path | None = None) -> Exit
     """Run the observer until the run ends; it needs the enrolment if data are private."""
     experiment = read_experiment(options.file, trust=options.trust)
     enrolled = read_enrolled(enrolment, experiment) if enrolment else None
-    transport = _transport(options.pki, OBSERVER, AllowList(), experiment)
+    transport = launcher_of(experiment).connect(
+        options.pki, OBSERVER, AllowList(), experiment.testbed.limits
+    )
     connection = PartyConnection(transport, options.coordinator)
     parts = observer_parts(experiment, enrolled)
     return _run_until_end(make_observer(parts, experiment, connection), transport, options)
-
-
-def _transport(pki: Path, name: str, allow_list: AllowList, experiment: Experiment) -> Transport:
-    from dystop.testbed.security.identity import load_identity
-    from dystop.testbed.transport.grpc import GrpcTransport
-
-    return GrpcTransport(load_identity(pki, name), allow_list, experiment.testbed.limits)
 
 
 def _run_until_end(

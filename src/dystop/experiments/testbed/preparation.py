@@ -35,6 +35,7 @@ from dystop.experiments.testbed.parts import (
     warm_up,
     wire_schema,
 )
+from dystop.experiments.testbed.transports import launcher_of
 from dystop.recorders import recorders_of
 from dystop.recorders.recorder import Setting
 from dystop.sparse import Ints
@@ -117,8 +118,8 @@ def _enrolled(experiment: Experiment, counts: Ints) -> tuple[Enrolled, ...]:
 
 
 def _ensure_memory(experiment: Experiment, trainer: Trainer) -> None:
-    """Refuse a fleet of processes that does not fit into this machine; ranks run elsewhere."""
-    if experiment.testbed.transport == "mpi":
+    """Refuse a fleet of processes that does not fit into this machine; a job's run elsewhere."""
+    if launcher_of(experiment).in_job:
         return
     limit = int(experiment.training.memory_limit_gb * _GIGABYTE) or None
     estimate = trainer.estimate(experiment.fleet.workers, stacks=_held_models(experiment))
