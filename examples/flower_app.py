@@ -1,4 +1,4 @@
-"""A Flower ClientApp that fits a line on data of its own; see docs/how-to/flower.md."""
+"""A Flower ClientApp that fits a line; see docs/tutorial/own-model-and-data.md."""
 
 import numpy as np
 from flwr.app import ArrayRecord, Context, Message, MetricRecord, RecordDict

@@ -52,7 +52,7 @@ def look_at(site):
     if (checks := browser_checks()) is None:
         return
     with checks.started(None) as browser:
-        for name in ("index", "why", "tutorial/first-comparison", "reference/records"):
+        for name in ("index", "results/peers", "tutorial/first-comparison", "reference/run-folder"):
             shown = checks.Shown(name, (site / f"{name}.html").as_uri(), keyboard=name == "index")
             for width, scheme in ((1400, "light"), (390, "dark")):
                 assert checks.look(browser, shown, width, scheme, None) == [], name
@@ -94,8 +94,8 @@ def check_that_nothing_is_left_out(site):
     for name in BUILT_IN:
         assert f'id="{name}"' in mechanisms, name
     for name, kind in (
-        ("records", RoundRecord),
-        ("results-csv", RunSummary),
+        ("run-folder", RoundRecord),
+        ("run-folder", RunSummary),
         ("view-and-plan", View),
     ):
         for field in fields(kind):

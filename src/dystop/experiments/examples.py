@@ -81,8 +81,8 @@ def first_sentence(text: str) -> str:
 
     >>> first_sentence('10 workers with slow links. Compare  what links carry:')
     '10 workers with slow links.'
-    >>> first_sentence('An app that fits a line; see docs/how-to/flower.md.')
-    'An app that fits a line; see docs/how-to/flower.md.'
+    >>> first_sentence('An app that fits a line; see docs/tutorial/own-model-and-data.md.')
+    'An app that fits a line; see docs/tutorial/own-model-and-data.md.'
     """
     line = " ".join(text.split())
     ends = [at for mark in (". ", "? ") if (at := line.find(mark)) >= 0]
