@@ -22,7 +22,7 @@ def next_queue(queue: Floats, staleness: Ints, bound: float, present: Bools) -> 
     """Return the virtual queues, which grow while staleness exceeds its bound (eq:queue).
 
     `staleness` is the one before the reset of this round. The queue of an absent worker does not
-    change: no mechanism could have activated that worker (ADR 0011).
+    change: no mechanism could have activated that worker (ADR 0001).
 
     >>> next_queue(np.array([0.0, 4.0]), np.array([5, 0]), 2, np.array([True, True])).tolist()
     [3.0, 2.0]
