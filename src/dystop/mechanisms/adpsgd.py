@@ -23,7 +23,7 @@ class ADPSGD(Mechanism):
     atomic: the testbed locks the two workers in the order of their ids.
 
     This describes `publish = "eager"`. Under "on_completion" the caller trains from the mean but
-    serves its previous model until that training ends (ADR 0007). Both rules keep the mean of all
+    serves its previous model until that training ends (ADR 0006). Both rules keep the mean of all
     models. Under "on_completion" a later caller meets an older model, so consensus is about half as
     fast.
 

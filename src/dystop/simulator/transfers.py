@@ -170,7 +170,7 @@ def _reads_stale(view: View, realised: RealisedPlan, stage: int, rows: Mix) -> B
 def _distances(state: State, realised: RealisedPlan) -> Floats:
     """Return how far the model on each link is from its receiver's model, [L].
 
-    A receiver that is not active and still trains has its last finished model (ADR 0007). NaN for
+    A receiver that is not active and still trains has its last finished model (ADR 0006). NaN for
     an update: its receiver does not know the model behind it.
     """
     links = realised.plan.links

@@ -326,7 +326,7 @@ def cifar10_result(ends, *, ratios_only, name="r001", planned=True):
 def test_cifar10_has_a_distance_of_its_own():
     result = cifar10_result(CIFAR10, ratios_only=True, planned=False)
     assert result.groups == {"cifar10"}
-    assert result.distance is None  # none of its numbers belongs to the distance of ADR 0051
+    assert result.distance is None  # none of its numbers belongs to the distance of ADR 0044
     assert result.distance_on("fmnist") is None
     ours = {n.name: (n.paper, n.ours) for n in result.numbers}
     assert ours["main-cifar10: phi = 0.4: accuracy of asydfl, of that of dystop-phi0.4"] == (

@@ -177,7 +177,7 @@ def test_settings_have_a_distance_of_their_own():
     assert alone.distance_on("cifar10") == beside.distance_on("cifar10") is not None
     assert alone.distance_on(GROUP) is None
     assert beside.distance_on(GROUP) == judge(BOTH).distance_on(GROUP)
-    assert judge(BOTH).distance is None  # it has no number of the distance of ADR 0051
+    assert judge(BOTH).distance is None  # it has no number of the distance of ADR 0044
     half = judge({"control-cifar10": CONTROL})
     assert half.distance_on(GROUP) is None  # s is missing
 

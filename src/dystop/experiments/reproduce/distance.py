@@ -34,9 +34,9 @@ class Number:
         ours: Ours; None: there is none.
         beyond: 0: ours is exact; 1: it is larger than `ours`; -1: it is smaller.
         group: The numbers that have a distance together: those on a data set, or of settings on it
-            (ADR 0051).
+            (ADR 0044).
         in_distance: Whether it counts in the distance of a reading, or only in that of the reading
-            on its group (ADR 0051).
+            on its group (ADR 0044).
     """
 
     name: str

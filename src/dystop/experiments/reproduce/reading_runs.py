@@ -108,9 +108,9 @@ class Part:
     measures: tuple[Measure, ...]  # claims about these measures are judged by it
     is_planned: bool = False
     is_core: bool = False  # part of every distance
-    in_distance: bool = True  # else only in the distance of its group (ADR 0051)
+    in_distance: bool = True  # else only in the distance of its group (ADR 0044)
     reference: str = ""  # arm in whose numbers figures are measured where levels mean nothing
-    is_settings: bool = False  # V or s on CIFAR-10: apart from the mechanisms (ADR 0051)
+    is_settings: bool = False  # V or s on CIFAR-10: apart from the mechanisms (ADR 0044)
 
     @property
     def data(self) -> Data:

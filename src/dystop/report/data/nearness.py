@@ -58,7 +58,7 @@ class ReadingResult:
     def distance(self) -> float | None:
         """The distance of its numbers from the paper's; None if some are missing.
 
-        Trained runs on the other data sets have distances of their own (ADR 0051).
+        Trained runs on the other data sets have distances of their own (ADR 0044).
         """
         return distance(n for n in self.numbers if n.in_distance) if self.is_complete else None
 

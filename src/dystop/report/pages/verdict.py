@@ -33,7 +33,7 @@ OPEN_SETTINGS = (
     ("noise", "world.channel.noise", "a power by name, squared in the formula (ADR 0005)"),
     ("fading", "world.channel.coherence_blocks", "one draw has no finite mean time (ADR 0005)"),
     ("timing law", "engine.timing", "eq:duration, literally (ADR 0006)"),
-    ("publish rule", "engine.publish", "the equations, literally (ADR 0007)"),
+    ("publish rule", "engine.publish", "the equations, literally (ADR 0006)"),
     ("seconds per batch", "world.compute.batch_s", "measured in the paper, not stated (ADR 0009)"),
     ("spread of speeds", "world.compute.spread", "a normal coefficient of unknown width"),
     ("end of phase 1", "mechanism.phase_threshold", "t_thre not stated; a quarter (ADR 0009)"),
