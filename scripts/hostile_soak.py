@@ -29,7 +29,7 @@ from chaos.drill import member_states, named_members  # noqa: E402
 from chaos.facts import SAMPLES, WARM_S  # noqa: E402
 from chaos.rig import Rig, Setting  # noqa: E402
 from chaos.schedule import FaultRates, schedule  # noqa: E402
-from dystop.experiments.testbed.enrolment import COORDINATOR  # noqa: E402
+from dystop.testbed.names import COORDINATOR  # noqa: E402
 
 HONEST = 6
 HOSTILE = (  # one member of each kind

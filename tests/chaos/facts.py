@@ -10,8 +10,9 @@ from typing import Any
 
 from dystop.experiments.config import read_experiment
 from dystop.experiments.folders.run_folder import CONFIG, open_run
-from dystop.experiments.testbed.enrolment import COORDINATOR, OBSERVER, node_names
+from dystop.experiments.testbed.enrolment import node_names
 from dystop.testbed.audit.facts import read_facts
+from dystop.testbed.names import COORDINATOR, OBSERVER
 from dystop.testbed.worker.checkpoint import decode_state
 from dystop.testbed.worker.history import read_event_log
 

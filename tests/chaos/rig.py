@@ -20,11 +20,12 @@ from dystop.experiments.config import Experiment, read_experiment
 from dystop.experiments.executors.processes import LIFELINE, child_environment, dystop_command
 from dystop.experiments.folders.record_log import RECORDS, RecordTail
 from dystop.experiments.folders.run_folder import CONFIG
-from dystop.experiments.testbed.enrolment import COORDINATOR, OBSERVER, node_names, read_status
+from dystop.experiments.testbed.enrolment import node_names, read_status
 from dystop.experiments.testbed.launch import make_folder
 from dystop.record import RoundRecord
 from dystop.testbed.audit.check import Finding, check_run
 from dystop.testbed.launch.netns import VirtualNetwork
+from dystop.testbed.names import COORDINATOR, OBSERVER
 from dystop.testbed.security import authority
 
 from .facts import SAMPLES

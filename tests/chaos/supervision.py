@@ -9,10 +9,10 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from dystop.experiments.testbed.enrolment import COORDINATOR
 from dystop.testbed.audit.check import MAX_DESCRIPTORS, MAX_THREADS, Finding
 from dystop.testbed.launch.failpoints import VARIABLE
 from dystop.testbed.launch.supervisor import Child, ProcessSupervisor
+from dystop.testbed.names import COORDINATOR
 
 NEVER_S = 1e9
 SAMPLE_S = 2.0

@@ -11,9 +11,10 @@ from collections.abc import Callable
 
 import pytest
 
-from dystop.experiments.testbed.enrolment import COORDINATOR, read_status
+from dystop.experiments.testbed.enrolment import read_status
 from dystop.format import FORMAT
 from dystop.rng import stream
+from dystop.testbed.names import COORDINATOR
 from dystop.testbed.protocol.codec import BadMessage, decode, encode
 from dystop.testbed.protocol.messages import (
     Complaint,

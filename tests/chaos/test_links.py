@@ -7,9 +7,9 @@ from statistics import mean, median
 
 import pytest
 
-from dystop.experiments.testbed.enrolment import COORDINATOR
 from dystop.rng import stream
 from dystop.testbed.coordinator.conduct.misbehaviour import STRIKE_CODES
+from dystop.testbed.names import COORDINATOR
 from dystop.testbed.transport.interface import CHUNK_BYTES
 
 from .facts import facts_of

@@ -7,7 +7,7 @@ from collections import Counter
 
 import pytest
 
-from dystop.experiments.testbed.enrolment import COORDINATOR
+from dystop.testbed.names import COORDINATOR
 from dystop.testbed.params import Limits
 from dystop.testbed.protocol.pulls import PullDenied, PullRequest
 from dystop.testbed.security import authority

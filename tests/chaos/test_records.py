@@ -3,7 +3,7 @@
 import pytest
 
 from dystop.experiments.folders.run_folder import open_run
-from dystop.experiments.testbed.enrolment import OBSERVER
+from dystop.testbed.names import OBSERVER
 
 from .rig import QUICK, Rig, Setting
 

@@ -22,7 +22,7 @@ from dystop.testbed.ledger.tables import MemoryLedger, read_blob, restore
 from dystop.testbed.params import TestbedParams, Timeouts
 from dystop.testbed.protocol.payload import Schema
 from dystop.testbed.worker.machine import WorkerMachine
-from dystop.testbed.worker.state import WorkerSetup, first_state
+from dystop.testbed.worker.state import Introduction, WorkerSetup, first_state
 from dystop.types import Fleet, Mechanism
 from dystop.world import World
 from support.engine_fixtures import STABLE_WORLD, line
@@ -111,13 +111,15 @@ class Case:
         return WorkerSetup(
             name=process.name,
             node=process.node,
-            schema=SCHEMA,
-            address=f"there:{process.node}",
-            data_size=enrolled.data_size,
-            label_counts=enrolled.label_counts,
+            introduction=Introduction(
+                schema=SCHEMA,
+                address=f"there:{process.node}",
+                data_size=enrolled.data_size,
+                label_counts=enrolled.label_counts,
+            ),
             first_steps=int(fleet.epoch_steps[process.node]) if trains else 0,
             deltas=self.mechanism.capabilities().deltas,
-            timeouts=self.timeouts,
+            params=TestbedParams(timeouts=self.timeouts),
             digest=digest,
             exchange=Exchange(codec=self.codec),
         )

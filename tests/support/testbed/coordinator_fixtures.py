@@ -17,7 +17,7 @@ from dystop.recorders.time_spent import TimeSpentRecorder
 from dystop.recorders.topology import TopologyRecorder
 from dystop.testbed.coordinator.machine import CoordinatorMachine
 from dystop.testbed.coordinator.members import Enrolled
-from dystop.testbed.coordinator.setup import CoordinatorSetup, member_name
+from dystop.testbed.coordinator.setup import CoordinatorSetup
 from dystop.testbed.events import (
     CloseSession,
     Commit,
@@ -34,6 +34,7 @@ from dystop.testbed.events import (
     Tick,
 )
 from dystop.testbed.ledger.tables import MemoryLedger, restore
+from dystop.testbed.names import member_name
 from dystop.testbed.params import TestbedParams, Timeouts
 from dystop.testbed.protocol.messages import (
     Evaluate,

@@ -55,7 +55,7 @@ from dystop.testbed.protocol import messages as m
 from dystop.testbed.protocol.codec import BadMessage, decode, encode
 from dystop.testbed.protocol.pulls import ModelHeader, PullRequest
 from dystop.testbed.worker.machine import WorkerMachine
-from dystop.testbed.worker.state import WorkerSetup, first_state
+from dystop.testbed.worker.state import Introduction, WorkerSetup, first_state
 from support.testbed.coordinator_fixtures import RUN, SCHEMA, setup_for
 
 MECHANISMS = ("dystop", "sa-adfl", "asyng", "gossipfl", "fedasync", "d-cliques", "hadfl")
@@ -267,7 +267,7 @@ class WorkerFuzz:
     def __init__(self, number: int) -> None:
         self.rng = stream(number, "fuzz", "worker")
         self.deltas = bool(number % 2)
-        self.setup = WorkerSetup(name="w00", node=0, schema="s", first_steps=3, deltas=self.deltas)
+        self.setup = WorkerSetup("w00", 0, Introduction("s"), first_steps=3, deltas=self.deltas)
         self.disk = first_state(np.ones(WIDTH, np.float32), np.zeros(1), deltas=self.deltas)
         self.machine = WorkerMachine(self.setup, self.disk)
         self.now_s, self.round, self.accepted = 0.0, 0, 0

@@ -17,7 +17,7 @@ from dystop.testbed.events import (
 from dystop.testbed.protocol.messages import Execute, ExecuteAck, JoinOk, Peer, Report, Row, Stage
 from dystop.testbed.protocol.pulls import ModelHeader, PullRefused, PullRequest
 from dystop.testbed.worker.machine import WorkerMachine
-from dystop.testbed.worker.state import WorkerSetup, first_state
+from dystop.testbed.worker.state import Introduction, WorkerSetup, first_state
 
 RUN = "ab" * 16
 PEERS = tuple(Peer(f"w0{k}", k, f"memory:{k}", "") for k in range(4))
@@ -31,10 +31,8 @@ class WorkerHarness:
     """A machine and a driver that records actions; the disk works unless a test disables it."""
 
     def __init__(self, state=None, first_steps=3, deltas=False, **setup):
-        self.setup = WorkerSetup(
-            name="w00", node=0, schema="s", first_steps=first_steps, deltas=deltas,
-            **setup,
-        )  # fmt: skip
+        setup = {"introduction": Introduction("s"), **setup}
+        self.setup = WorkerSetup("w00", 0, first_steps=first_steps, deltas=deltas, **setup)
         state = state or first_state(vec(0, 0), np.zeros(1), deltas=deltas)
         self.machine = WorkerMachine(self.setup, state)
         self.now, self.disk_ok, self.disk = 0.0, True, None

@@ -31,7 +31,7 @@ from dystop.testbed.transport.grpc import GrpcTransport
 from dystop.testbed.transport.interface import PullTimeouts
 from dystop.testbed.transport.memory import MemoryHub, MemoryTransport
 from dystop.testbed.worker.process import WorkerComponents, WorkerProcess
-from dystop.testbed.worker.state import WorkerSetup
+from dystop.testbed.worker.state import Introduction, WorkerSetup
 
 RUN = "ab" * 16
 TOY = Schema((("w", (2, 2)), ("b", (2,))))
@@ -133,7 +133,7 @@ class WorkerTestbed:
         components = WorkerComponents(
             transport=self.transport(name, allow_list),
             coordinator=self.coordinator.address,
-            setup=setup or WorkerSetup(name, node, schema.hash, first_steps=1),
+            setup=setup or WorkerSetup(name, node, Introduction(schema.hash), first_steps=1),
             schema=schema,
             initial=initial or zero,
             train=train or plus(node),

@@ -9,7 +9,6 @@ import pytest
 from dystop.recorders.privacy import PrivacyRecorder
 from dystop.recorders.topology import TopologyRecorder
 from dystop.testbed.coordinator.machine import REPLACED, CoordinatorMachine
-from dystop.testbed.coordinator.setup import member_name
 from dystop.testbed.events import (
     EpochFound,
     FinishRun,
@@ -19,6 +18,7 @@ from dystop.testbed.events import (
     Tick,
 )
 from dystop.testbed.ledger.tables import MetaLine, read_blob, restore
+from dystop.testbed.names import member_name
 from dystop.testbed.params import Limits
 from dystop.testbed.protocol.messages import (
     Cancel,

@@ -14,9 +14,9 @@ from dystop.mechanisms.dystop import DySTop
 from dystop.mechanisms.sa_adfl import SAADFL
 from dystop.mechanisms.staleness_weighted import StalenessWeighted, StalenessWeighting
 from dystop.testbed.coordinator.machine import CoordinatorMachine
-from dystop.testbed.coordinator.setup import member_name
 from dystop.testbed.events import Commit, FinishRun, MessageFromMember, SendToMember, Tick
 from dystop.testbed.ledger.tables import read_blob, restore
+from dystop.testbed.names import member_name
 from dystop.testbed.params import Timeouts
 from dystop.testbed.protocol.codec import decode
 from dystop.testbed.protocol.messages import Cancel, Execute, Heartbeat, Report, ReportAck, Used

@@ -9,8 +9,8 @@ import pytest
 from dystop.bench.testbed.coordinator import EchoWorker
 from dystop.testbed.coordinator.machine import CoordinatorMachine
 from dystop.testbed.coordinator.process import CoordinatorProcess
-from dystop.testbed.coordinator.setup import OBSERVER
 from dystop.testbed.ledger.tables import MemoryLedger, restore
+from dystop.testbed.names import OBSERVER
 from dystop.testbed.params import Timeouts
 from dystop.testbed.security import authority
 from dystop.testbed.transport.grpc import GrpcTransport

@@ -13,7 +13,7 @@ from dystop.testbed.events import (
     StartTraining,
     Tick,
 )
-from dystop.testbed.params import Guards
+from dystop.testbed.params import Guards, TestbedParams
 from dystop.testbed.protocol.messages import Cancel, Execute, Pull, Report, Roster, Row, Stage, Stop
 from dystop.testbed.worker.state import first_state
 from support.testbed.worker_fixtures import PEERS, WorkerHarness, ack_of, of, reports, sent, vec
@@ -234,7 +234,8 @@ def test_bad_models_are_refused():
 
 
 def test_the_weight_cap_and_aggregator_are_the_workers_own():
-    harness = WorkerHarness(first_state(vec(0, 4), np.zeros(1)), guards=Guards(weight_cap=0.25))
+    params = TestbedParams(guards=Guards(weight_cap=0.25))
+    harness = WorkerHarness(first_state(vec(0, 4), np.zeros(1)), params=params)
     harness.join()
     (one,) = of(harness.execute(1, Pull(1), weights=(0.0, 1.0)), StartPull)
     harness.finish_pull(one, 4, 0)

@@ -13,7 +13,7 @@ from dystop.simulator.params import EngineParams
 from dystop.simulator.round import begin, simulate
 from dystop.testbed.coordinator.orders import orders_from_plan
 from dystop.testbed.protocol.payload import schema_of
-from dystop.testbed.worker.state import WorkerSetup
+from dystop.testbed.worker.state import Introduction, WorkerSetup
 from dystop.testbed.worker.training_thread import local_trainer
 from dystop.training.models.build import build_model
 from dystop.training.params import TrainerParams
@@ -74,7 +74,7 @@ def test_two_rounds_equal_the_simulators(testbed):
             with lock:
                 return train_node(order)
 
-        setup = WorkerSetup(f"w{node:02d}", node, schema.hash, first_steps=2)
+        setup = WorkerSetup(f"w{node:02d}", node, Introduction(schema.hash), first_steps=2)
         testbed.add(
             node, train, schema=schema, initial=(vector.numpy(), counters.numpy()), setup=setup
         )

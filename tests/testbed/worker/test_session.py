@@ -21,6 +21,7 @@ from dystop.testbed.protocol.messages import (
     ReportAck,
     Stop,
 )
+from dystop.testbed.worker.state import Introduction
 from support.testbed.worker_fixtures import PEERS, RUN, WorkerHarness, of, refusal, reports, sent
 
 # Joining ----------------------------------------------------------------------------------------
@@ -41,7 +42,8 @@ def test_a_new_worker_learns_its_run_and_keeps_it():
 
 
 def test_the_join_contains_name_and_address():
-    harness = WorkerHarness(data_size=10, label_counts=(4, 6), address="memory:0", software="1")
+    who = Introduction("s", address="memory:0", software="1", data_size=10, label_counts=(4, 6))
+    harness = WorkerHarness(introduction=who)
     (join,) = sent(harness(SessionOpened()), Join)
     assert (join.run, join.incarnation, join.address) == ("", 0, "memory:0")
     assert (join.version, join.number, join.last_round, join.phase) == (0, -1, 0, "idle")

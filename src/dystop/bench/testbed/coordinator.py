@@ -28,9 +28,10 @@ from dystop.testbed.coordinator.machine import CoordinatorMachine
 from dystop.testbed.coordinator.members import Enrolled
 from dystop.testbed.coordinator.observations import Observations
 from dystop.testbed.coordinator.process import CoordinatorProcess
-from dystop.testbed.coordinator.setup import OBSERVER, CoordinatorSetup, member_name
+from dystop.testbed.coordinator.setup import CoordinatorSetup
 from dystop.testbed.ledger.sqlite import SqliteLedger
 from dystop.testbed.ledger.tables import restore
+from dystop.testbed.names import OBSERVER, member_name
 from dystop.testbed.params import TestbedParams, Timeouts
 from dystop.testbed.protocol.codec import decode, encode
 from dystop.testbed.protocol.messages import (

@@ -30,7 +30,6 @@ from dystop.experiments.folders.run_folder import (
 )
 from dystop.experiments.folders.trust import names_code
 from dystop.experiments.testbed.enrolment import (
-    COORDINATOR,
     INCIDENTS,
     STATUS,
     Enrolled,
@@ -65,6 +64,7 @@ from dystop.testbed.launch.health import HealthFile
 from dystop.testbed.ledger.sqlite import SqliteLedger
 from dystop.testbed.ledger.tables import restore
 from dystop.testbed.log_throttle import throttled_logger
+from dystop.testbed.names import COORDINATOR
 from dystop.testbed.transport.interface import Transport
 from dystop.world.trace import TRACE, without_repeats
 

@@ -33,9 +33,8 @@ from dystop.sparse import Floats, Ints
 from dystop.storage import PRIVATE, try_read_json, write_atomic
 from dystop.strict_json import parse_json
 from dystop.testbed.coordinator.members import Enrolled as Member
-from dystop.testbed.coordinator.setup import COORDINATOR as COORDINATOR
-from dystop.testbed.coordinator.setup import OBSERVER as OBSERVER
-from dystop.testbed.coordinator.setup import SERVER, CoordinatorSetup, member_name
+from dystop.testbed.coordinator.setup import CoordinatorSetup
+from dystop.testbed.names import OBSERVER, SERVER, member_name
 from dystop.types import Fleet
 from dystop.world import TraceWorld, Transfer, World, WorldState, read_trace
 from dystop.world.capacity import jetson_factors

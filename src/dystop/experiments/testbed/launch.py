@@ -29,10 +29,8 @@ from dystop.experiments.folders.trust import names_code
 from dystop.experiments.interrupts import Interrupts
 from dystop.experiments.run import Started
 from dystop.experiments.testbed.enrolment import (
-    COORDINATOR,
     ENROLMENT,
     KIND,
-    OBSERVER,
     SETTINGS_SHA256,
     STATUS,
     Enrolled,
@@ -44,9 +42,9 @@ from dystop.experiments.testbed.enrolment import (
 )
 from dystop.experiments.testbed.operations import LEFT_BEHIND, report_left_behind
 from dystop.record import RoundRecord
-from dystop.testbed.coordinator.setup import SERVER
 from dystop.testbed.launch.netns import VirtualNetwork
 from dystop.testbed.launch.supervisor import ProcessSupervisor
+from dystop.testbed.names import COORDINATOR, OBSERVER, SERVER
 
 if TYPE_CHECKING:
     from dystop.experiments.testbed.preparation import Prepared

@@ -10,7 +10,7 @@ import dystop
 from dystop.carried import Carrying
 from dystop.experiments.building import exchange_of
 from dystop.experiments.config import Experiment, read_experiment
-from dystop.experiments.testbed.enrolment import OBSERVER, node_names, node_of, read_enrolled
+from dystop.experiments.testbed.enrolment import node_names, node_of, read_enrolled
 from dystop.experiments.testbed.parts import (
     ObserverParts,
     WorkerParts,
@@ -21,13 +21,14 @@ from dystop.experiments.testbed.transports import launcher_of
 from dystop.storage import write_atomic
 from dystop.testbed.events import Exit
 from dystop.testbed.launch.health import HealthFile
+from dystop.testbed.names import OBSERVER
 from dystop.testbed.observer import Observer, ObserverComponents
 from dystop.testbed.transport.admission import AllowList
 from dystop.testbed.transport.interface import Transport
 from dystop.testbed.worker.checkpoint import CheckpointStore
 from dystop.testbed.worker.history import HISTORY_FILE, EventLog, WriteLine
 from dystop.testbed.worker.process import WorkerComponents, WorkerProcess, write_nothing
-from dystop.testbed.worker.state import WorkerSetup
+from dystop.testbed.worker.state import Introduction, WorkerSetup
 from dystop.training.saved import to_bytes
 
 _LOG = logging.getLogger(__name__)
@@ -53,23 +54,23 @@ def make_worker(
     parts: WorkerParts, experiment: Experiment, folder: Path | None, connection: PartyConnection
 ) -> WorkerProcess:
     """Build a worker or the server; it resumes from its folder, if it has one."""
-    bed, mechanism = experiment.testbed, experiment.mechanism
+    mechanism = experiment.mechanism
     able = mechanism.capabilities()
     setup = WorkerSetup(
         name=node_names(experiment)[parts.node],
         node=parts.node,
-        schema=parts.schema.hash,
-        software=SOFTWARE,
-        data_size=parts.data_size,
-        label_counts=parts.label_counts,
+        introduction=Introduction(
+            schema=parts.schema.hash,
+            software=SOFTWARE,
+            data_size=parts.data_size,
+            label_counts=parts.label_counts,
+        ),
         first_steps=parts.first_steps,
         deltas=able.deltas,
-        timeouts=bed.timeouts,
-        guards=bed.guards,
+        params=experiment.testbed,
         exchange=exchange_of(experiment, parts.layout),
         carrying=Carrying(mechanism, parts.places) if able.carries else None,
         own_losses=parts.own_losses,
-        limits=bed.limits,
     )
     return WorkerProcess(
         WorkerComponents(

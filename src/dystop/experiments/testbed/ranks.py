@@ -19,12 +19,13 @@ from dystop.experiments.config import Experiment, read_experiment
 from dystop.experiments.config.tables import parse_file
 from dystop.experiments.folders.run_folder import CONFIG, INFO
 from dystop.experiments.interrupts import Interrupts, signals_kill
-from dystop.experiments.testbed.enrolment import OBSERVER, node_names
+from dystop.experiments.testbed.enrolment import node_names
 from dystop.experiments.testbed.launch import WORKERS, ProgressReporter, new_testbed, reopen_testbed
 from dystop.experiments.testbed.parties import PartyConnection, make_worker, save_model
 from dystop.experiments.testbed.parts import worker_parts
 from dystop.experiments.testbed.threads import run_parties
 from dystop.testbed.events import Exit
+from dystop.testbed.names import OBSERVER
 from dystop.testbed.transport.admission import AllowList
 from dystop.testbed.transport.interface import Transport
 from dystop.testbed.transport.mpi import MpiTransport

@@ -13,13 +13,7 @@ from dystop.experiments.folders.record_log import RECORDS, RecordTail
 from dystop.experiments.folders.run_folder import CONFIG
 from dystop.experiments.interrupts import Interrupts
 from dystop.experiments.testbed.coordinator_run import CoordinatorRun
-from dystop.experiments.testbed.enrolment import (
-    COORDINATOR,
-    OBSERVER,
-    node_of,
-    read_enrolment,
-    read_status,
-)
+from dystop.experiments.testbed.enrolment import node_of, read_enrolment, read_status
 from dystop.experiments.testbed.launch import (
     POLL_S,
     WORKERS,
@@ -35,6 +29,7 @@ from dystop.experiments.testbed.parties import (
 )
 from dystop.experiments.testbed.parts import observer_parts, worker_parts
 from dystop.testbed.coordinator.process import CoordinatorProcess
+from dystop.testbed.names import COORDINATOR, OBSERVER
 from dystop.testbed.observer import Observer
 from dystop.testbed.transport.admission import AllowList
 from dystop.testbed.transport.interface import Transport

@@ -3,9 +3,9 @@
 from dystop.control.stopping import ends_run, is_evaluation_due, next_evaluation_s
 from dystop.record import RoundRecord
 from dystop.testbed.coordinator.members import Member
-from dystop.testbed.coordinator.setup import OBSERVER
 from dystop.testbed.coordinator.state import CoordinatorState
 from dystop.testbed.ledger.tables import KeptLine, write_blob
+from dystop.testbed.names import OBSERVER
 from dystop.testbed.protocol.messages import Evaluate
 
 ANSWER = 4.0  # the longest wait for an answer of the observer, in `score_s`

@@ -14,9 +14,9 @@ from dystop.testbed.coordinator.members import Member
 from dystop.testbed.coordinator.message_check import implausible
 from dystop.testbed.coordinator.records import Records
 from dystop.testbed.coordinator.rounds import Rounds
-from dystop.testbed.coordinator.setup import OBSERVER
 from dystop.testbed.coordinator.state import CoordinatorState
 from dystop.testbed.events import LookUpEpoch, MessageFromMember
+from dystop.testbed.names import OBSERVER
 from dystop.testbed.protocol.messages import (
     Complaint,
     Heartbeat,

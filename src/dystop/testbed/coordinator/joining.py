@@ -8,9 +8,10 @@ from dystop.testbed.coordinator.conduct.quarantine import Quarantine
 from dystop.testbed.coordinator.members import Member
 from dystop.testbed.coordinator.records import Records
 from dystop.testbed.coordinator.rounds import Rounds
-from dystop.testbed.coordinator.setup import OBSERVER, SERVER, join_refusal
+from dystop.testbed.coordinator.setup import join_refusal
 from dystop.testbed.coordinator.state import CoordinatorState
 from dystop.testbed.events import CloseSession, MessageFromMember
+from dystop.testbed.names import OBSERVER, SERVER
 from dystop.testbed.protocol.messages import Join, JoinOk, Reject, Roster
 
 ROSTER_S = 0.5  # least pause between two rosters, unless an order needs a newer one

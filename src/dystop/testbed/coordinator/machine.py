@@ -20,7 +20,7 @@ from dystop.testbed.coordinator.joining import Joining
 from dystop.testbed.coordinator.message_check import most_bytes
 from dystop.testbed.coordinator.records import Records
 from dystop.testbed.coordinator.rounds import Rounds
-from dystop.testbed.coordinator.setup import COORDINATOR, OBSERVER, CoordinatorSetup
+from dystop.testbed.coordinator.setup import CoordinatorSetup
 from dystop.testbed.coordinator.state import CommitBatcher, CoordinatorState, PendingActions
 from dystop.testbed.events import (
     CloseSession,
@@ -36,6 +36,7 @@ from dystop.testbed.events import (
     SendToMember,
 )
 from dystop.testbed.ledger.tables import STANDS, MetaLine, Restored, read_blob
+from dystop.testbed.names import COORDINATOR, OBSERVER
 from dystop.testbed.protocol.codec import decode
 from dystop.testbed.protocol.messages import Report, Stop
 

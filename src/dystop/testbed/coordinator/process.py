@@ -19,7 +19,6 @@ from dystop.testbed.coordinator.conduct.incidents import IncidentEntry
 from dystop.testbed.coordinator.conduct.quarantine import Sanction
 from dystop.testbed.coordinator.machine import CoordinatorMachine
 from dystop.testbed.coordinator.members import Member
-from dystop.testbed.coordinator.setup import COORDINATOR
 from dystop.testbed.events import (
     CloseSession,
     Commit,
@@ -44,6 +43,7 @@ from dystop.testbed.launch.failpoints import reach
 from dystop.testbed.launch.health import Health
 from dystop.testbed.ledger.tables import Ledger, Line, ReportLine, RoundLine, restore
 from dystop.testbed.log_throttle import throttled_logger
+from dystop.testbed.names import COORDINATOR
 from dystop.testbed.protocol.codec import BadMessage, decode, encode, kind_of
 from dystop.testbed.protocol.messages import (
     Complaint,

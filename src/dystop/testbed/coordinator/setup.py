@@ -13,6 +13,7 @@ from dystop.record import ACCURACY
 from dystop.recorders.recorder import Recorders
 from dystop.sparse import Floats, Ints
 from dystop.testbed.coordinator.members import Enrolled, Member
+from dystop.testbed.names import OBSERVER
 from dystop.testbed.params import TestbedParams
 from dystop.testbed.protocol.codec import shown
 from dystop.testbed.protocol.messages import Join, Reject
@@ -20,9 +21,6 @@ from dystop.types import Fleet, Mechanism
 from dystop.world import Transfer, WorldState
 
 _HOST = re.compile(r"[A-Za-z0-9.:-]{1,253}")
-OBSERVER = "observer"
-SERVER = "server"
-COORDINATOR = "coordinator"
 
 
 class EmulatedWorld(Protocol):
@@ -72,15 +70,6 @@ class CoordinatorSetup:
                 f"members: each node from 0 to {self.fleet.nodes - 1} must be enrolled exactly "
                 f"once, got {nodes}"
             )
-
-
-def member_name(node: int, workers: int) -> str:
-    """Return the name of a worker's node.
-
-    >>> member_name(3, 15), member_name(3, 200)
-    ('w03', 'w003')
-    """
-    return f"w{node:0{max(2, len(str(workers - 1)))}d}"
 
 
 def join_refusal(

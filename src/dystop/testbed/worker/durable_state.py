@@ -44,8 +44,8 @@ class DurableState:
         self._last_version = state.version + (VERSION_GAP if state.run else 0)
         self.state = state
         self.now_s = 0.0
-        self.session = Session(setup.timeouts.report_s, setup.timeouts.heartbeat_s)
-        self.published = PublishedModels(per_peer=setup.limits.pulls_per_peer)
+        self.session = Session(setup.params.timeouts.report_s, setup.params.timeouts.heartbeat_s)
+        self.published = PublishedModels(per_peer=setup.params.limits.pulls_per_peer)
         self.disk_full = False
         self._undo: WorkerState | None = None
         self._retry_save_s = 0.0

@@ -240,7 +240,7 @@ class PullTracker:
             if pull.node not in self.peers:
                 exchange.pull_failed(pending, "unreachable")
             elif pull.background:
-                cap_s = BACKGROUND_FACTOR * self._setup.timeouts.round_cap_s
+                cap_s = BACKGROUND_FACTOR * self._setup.params.timeouts.round_cap_s
                 actions.append(self._start(pending, run, self.background, now_s + cap_s))
             elif now_s >= exchange.deadline_s:
                 exchange.pull_failed(pending, "timeout")

@@ -34,6 +34,7 @@ from dystop.testbed.events import (
     WorkerAction,
     WorkerEvent,
 )
+from dystop.testbed.names import OBSERVER
 from dystop.testbed.protocol.messages import (
     Cancel,
     Complaint,
@@ -74,7 +75,7 @@ class WorkerMachine:
             state: The state that survived the last process.
             guard: Judges pulled models; by default a new one with the guards of the setup.
         """
-        guard = guard or Guard(setup.guards)
+        guard = guard or Guard(setup.params.guards)
         self.setup = setup
         self.durable = DurableState(setup, state, guard)
         self.pulls = PullTracker(setup, guard)
@@ -246,7 +247,7 @@ class WorkerMachine:
         actions += self._run_deferred_order()
         if self._is_warm_start and not durable.disk_full:
             actions += self._start_first_training()
-        longest_wait_s = self.setup.timeouts.round_cap_s
+        longest_wait_s = self.setup.params.timeouts.round_cap_s
         return [*actions, *durable.published.expire(durable.now_s, longest_wait_s)]
 
     def _due_messages(self) -> list[WorkerAction]:
@@ -277,7 +278,7 @@ class WorkerMachine:
 
     @property
     def _allowed_peers(self) -> set[str]:
-        return {p.name for p in self.pulls.peers.values()} | {self.setup.observer}
+        return {p.name for p in self.pulls.peers.values()} | {OBSERVER}
 
     def _on_pull_requested(self, event: PullRequested) -> list[WorkerAction]:
         if self.state.run and event.request.run != self.state.run:

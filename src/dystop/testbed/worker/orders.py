@@ -47,7 +47,7 @@ class OrderExecution:
     def __init__(self, durable: DurableState, pulls: PullTracker) -> None:
         self.durable, self.pulls = durable, pulls
         setup = durable.setup
-        self._mixer = Mixer(setup.exchange, setup.guards.weight_cap, setup.own_losses)
+        self._mixer = Mixer(setup.exchange, setup.params.guards.weight_cap, setup.own_losses)
         self.exchange: ActiveExchange | None = None
         self.queued: tuple[Execute, float] | None = None  # with the time of acceptance
         self.newest_round = durable.state.last_round  # including cancelled orders
@@ -127,7 +127,7 @@ class OrderExecution:
             mailbox=dict(state.mailbox),
             accepted_s=accepted_s,
             began_s=durable.now_s,
-            deadline_s=durable.now_s + (order.budget_s or durable.setup.timeouts.pull_s),
+            deadline_s=durable.now_s + (order.budget_s or durable.setup.params.timeouts.pull_s),
         )
         actions: list[WorkerAction] = [*published.open_round(order.round)]
         actions += published.add_snapshot(0, published.models[-1], last=not order.stages)

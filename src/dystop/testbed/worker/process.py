@@ -125,7 +125,7 @@ class WorkerProcess:
         self._pulls = PullThreads(
             components.transport,
             components.schema,
-            components.setup.timeouts,
+            components.setup.params.timeouts,
             self._events.put,
             _held_copies(components),
         )
@@ -144,13 +144,14 @@ class WorkerProcess:
         components = self.components
         models = components.transport.serve_models(components.listen, self._model_server)
         self._listeners.append(models)
+        address = components.advertise or models.address
         setup = replace(
             components.setup,
-            address=components.advertise or models.address,
+            introduction=replace(components.setup.introduction, address=address),
             digest=self._encoder.digest,
             own_copy=self._own_copy,
         )
-        guard = Guard(setup.guards, components.schema.variances)
+        guard = Guard(setup.params.guards, components.schema.variances)
         self.machine = WorkerMachine(setup, self._state, guard)
         self._logger.started(
             incarnation=self._state.incarnation,
@@ -355,7 +356,7 @@ def _held_copies(components: WorkerComponents) -> HeldCopies | None:
     """Return the copies of others; None where workers exchange models."""
     if components.schema.codec is None:
         return None
-    return HeldCopies(components.initial[0], components.setup.limits.copies)
+    return HeldCopies(components.initial[0], components.setup.params.limits.copies)
 
 
 def _changes_answers(event: WorkerEvent) -> bool:

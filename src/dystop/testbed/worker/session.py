@@ -31,15 +31,16 @@ def join_message(
     setup: WorkerSetup, state: WorkerState, phase: Phase, incarnation: int = 0
 ) -> Join:
     """Return the first message of a session."""
+    own = setup.introduction
     return Join(
         format=FORMAT,
         run=state.run,
         incarnation=incarnation,
-        address=setup.address,
-        schema=setup.schema,
-        software=setup.software,
-        data_size=setup.data_size,
-        label_counts=setup.label_counts,
+        address=own.address,
+        schema=own.schema,
+        software=own.software,
+        data_size=own.data_size,
+        label_counts=own.label_counts,
         version=state.version,
         number=state.number,
         last_round=state.last_round,

@@ -16,7 +16,7 @@ from dystop.exchange.rules import Models
 from dystop.model_state import ModelState
 from dystop.sparse import Floats
 from dystop.testbed.events import Counters, Publication, Vector
-from dystop.testbed.params import Guards, Limits, Timeouts
+from dystop.testbed.params import TestbedParams
 from dystop.testbed.protocol.messages import Mail, Phase, Report
 
 OwnLosses = Callable[[Models, int], Floats | None]
@@ -29,24 +29,28 @@ VERSION_GAP = 64  # most snapshots that an order can publish before the next che
 
 
 @dataclass(frozen=True)
+class Introduction:
+    """What a worker says of itself when it joins; it must be what was enrolled."""
+
+    schema: str  # hash of the model's schema
+    address: str = ""  # where it serves models
+    software: str = ""
+    data_size: int = 0
+    label_counts: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True)
 class WorkerSetup:
     """The identity and the parameters of a worker; fixed for the life of the process."""
 
     name: str
     node: int
-    schema: str
-    address: str = ""  # where it serves models
-    software: str = ""
-    data_size: int = 0
-    label_counts: tuple[int, ...] = ()
+    introduction: Introduction
     first_steps: int = 0  # mini-batches of training 0 under a warm start; 0: no warm start
     deltas: bool = False  # keep the start of trainings, because updates are sent or mixed
-    observer: str = "observer"  # may pull from every worker
-    timeouts: Timeouts = field(default_factory=Timeouts)
-    guards: Guards = field(default_factory=Guards)
+    params: TestbedParams = field(default_factory=TestbedParams)
     exchange: Exchange = field(default_factory=Exchange)
     carrying: Carrying | None = None  # None: nothing is carried beside the model
-    limits: Limits = field(default_factory=Limits)
     digest: Callable[[Vector], str] = lambda vector: ""  # of the payload that peers would pull
     own_losses: OwnLosses = lambda models, samples: None
     own_copy: OwnCopy = lambda model, round_, stage: None

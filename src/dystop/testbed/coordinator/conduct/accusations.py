@@ -21,8 +21,8 @@ from dataclasses import dataclass
 
 from dystop.testbed.coordinator.conduct.misbehaviour import REPEATABLE_CODES
 from dystop.testbed.coordinator.conduct.quarantine import Quarantine
-from dystop.testbed.coordinator.setup import OBSERVER
 from dystop.testbed.coordinator.state import CoordinatorState
+from dystop.testbed.names import OBSERVER
 from dystop.testbed.protocol.messages import Incident, Judge, Judged, Pull, Rejected
 from dystop.testbed.protocol.pulls import SERVED_S
 

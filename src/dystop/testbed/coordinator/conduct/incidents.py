@@ -15,9 +15,9 @@ from collections.abc import Iterable
 from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from dystop.testbed.coordinator.setup import COORDINATOR
 from dystop.testbed.events import LogWarning
 from dystop.testbed.ledger.tables import INCIDENT, KeptLine
+from dystop.testbed.names import COORDINATOR
 from dystop.testbed.protocol.codec import shown
 from dystop.testbed.protocol.messages import Incident, IncidentKind
 
