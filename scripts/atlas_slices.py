@@ -32,7 +32,7 @@ def slice_of(name: str, words: list[str], turns: float, out: Path) -> Study:
     """Return the study of one slice, with its points beside it."""
     x, y = SLICES[name]
     axes = read_axis("--x", x), read_axis("--y", y)
-    every = chart(Atlas(None, [*COMMON, *words], *axes, MECHANISMS, 1, turns, [], trust=False))
+    every = chart(Atlas(None, [*COMMON, *words], *axes, MECHANISMS, 1, turns, []))
     study = grow_study(out, name, every.experiments)
     write_points(study.path, every.content)
     return study

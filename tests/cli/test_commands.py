@@ -56,7 +56,7 @@ class FakeRun(types.ModuleType):
         )
         return self.resume_run(folder, on_start, on_record)
 
-    def resume_run(self, folder, on_start, on_record, trust=False):
+    def resume_run(self, folder, on_start, on_record):
         on_start(Started(folder))
         with RecordLog(folder, keep=0) as log:
             for t in (1, 2, 3):
@@ -66,7 +66,7 @@ class FakeRun(types.ModuleType):
                 on_record(record(t, accuracy=0.1 * t))
         return folder
 
-    def verify_run(self, path, rounds, on_record, trust=False):
+    def verify_run(self, path, rounds, on_record):
         on_record(record(1))
         return self.verdict
 

@@ -48,6 +48,7 @@ Trust = Annotated[
     bool,
     typer.Option("--trust", help="Import code that the run folder of somebody else names."),
 ]
+"""A command declares it; `handle_errors` lets it hold until the command ends."""
 StudyName = Annotated[
     str | None, typer.Option(help="Name of the study; an existing study of this name is resumed.")
 ]

@@ -99,7 +99,7 @@ def run(
     from dystop.experiments.config import read_experiment
     from dystop.experiments.folders.run_folder import check_free
 
-    experiment = read_experiment(*split_words(words or []), trust=trust)
+    experiment = read_experiment(*split_words(words or []))
     if name is not None:
         check_free(out, name)
     from dystop.experiments.run import run_experiment
@@ -125,9 +125,7 @@ def resume(run: Folder, quiet: Quiet = False, report: Report = True, trust: Trus
     from dystop.experiments.run import resume_run
 
     watcher = Watcher(quiet=quiet)
-    folder = _watched(
-        watcher, lambda: resume_run(run, watcher.on_start, watcher.on_record, trust=trust)
-    )
+    folder = _watched(watcher, lambda: resume_run(run, watcher.on_start, watcher.on_record))
     finish(folder, quiet=quiet, report=report)
     tell_diverged(folder)
 
@@ -153,7 +151,7 @@ def verify(
     watcher = Watcher()
     with watcher.showing():
         watcher.expect(min(rounds or recorded, recorded))
-        verdict = verify_run(run, rounds, watcher.on_record, trust=trust)
+        verdict = verify_run(run, rounds, watcher.on_record)
     if not verdict.identical:
         raise VerificationError(f"{run}: not reproduced: {verdict.detail}")
     echo(f"identical: {plural(verdict.rounds, 'round')}, sha256 {verdict.sha256}")

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, ParamSpec
 import typer
 
 from dystop.errors import DystopError, StorageError
+from dystop.experiments.folders.trust import trusting
 from dystop.experiments.interrupts import Terminated, sigterm_raises
 from dystop.user_code import blamed
 
@@ -156,12 +157,15 @@ def complain(message: str, *, colour: str = "red") -> None:
 
 
 def handle_errors(command: Callable[P, None]) -> Callable[P, None]:
-    """End a command with one message and the right exit code instead of a traceback."""
+    """End a command with one message and the right exit code instead of a traceback.
+
+    Its option `--trust` holds until it ends.
+    """
 
     @functools.wraps(command)
     def safe(*args: P.args, **kwargs: P.kwargs) -> None:
         try:
-            with sigterm_raises():
+            with sigterm_raises(), trusting(bool(kwargs.get("trust"))):
                 command(*args, **kwargs)
         except (typer.Exit, typer.Abort, typer.BadParameter, BrokenPipeError):
             raise

@@ -31,7 +31,7 @@ from dystop.experiments.config.experiment import (
 from dystop.experiments.config.keys import UNSET
 from dystop.experiments.config.read import experiment_from
 from dystop.experiments.config.validation import read_section
-from dystop.experiments.folders.trust import with_folder
+from dystop.experiments.folders.trust import trusting, with_folder
 from dystop.experiments.results import Comparison
 from dystop.experiments.simulation import Simulation
 from dystop.mechanisms import MECHANISMS
@@ -152,7 +152,8 @@ def simulate(  # noqa: PLR0913 (the arguments that almost every script sets)
     named = {"mechanism": {"name": mechanism}} if isinstance(mechanism, str) else {}
     plain = {"seed": _integer("seed", seed, 0)}
     tables = with_folder({**tables, **named, **plain}, Path.cwd())
-    experiment = experiment_from(tables, overrides, "simulate", "overrides", trust=trust)
+    with trusting(trust):
+        experiment = experiment_from(tables, overrides, "simulate", "overrides")
     if not isinstance(mechanism, str):  # any object will do, whether or not it has a known name
         experiment = replace(experiment, mechanism=mechanism)
     if data is not None:

@@ -102,14 +102,12 @@ class _Measurements:
     clock_s: float = 0.0
 
 
-def bound_of(
-    folder: Path, on_round: OnRound = lambda done, all_: None, *, trust: bool = False
-) -> BoundReport:
+def bound_of(folder: Path, on_round: OnRound = lambda done, all_: None) -> BoundReport:
     """Repeat the recorded rounds of a run and compute both theorems for them.
 
     Raises:
         RunFolderError: If no round is recorded, or if it is a testbed run.
-        TrustError: If somebody else created the run, it names code, and `trust` is false.
+        TrustError: If somebody else created the run, and it names code.
         VerificationError: If a repeated round differs from its record.
     """
     data = open_run(folder)
@@ -122,7 +120,7 @@ def bound_of(
     if not data.records:
         resume_command = shell_command("resume", folder)
         raise RunFolderError(f"{folder}: no round is recorded yet; resume with: {resume_command}")
-    experiment = read_experiment(folder / CONFIG, trust=trust)
+    experiment = read_experiment(folder / CONFIG)
     return bound_of_experiment(experiment, on_round, data.records)
 
 

@@ -91,7 +91,6 @@ def gap_of(
     on_round: OnRound,
     *,
     train: bool = True,
-    trust: bool = False,
     law: str = TESTBED_LAW,
 ) -> GapReport:
     """Replay and simulate a recorded run, and compare both with it.
@@ -100,19 +99,18 @@ def gap_of(
         folder: Folder of the run; an interrupted one is compared as far as it got.
         on_round: Called after every simulated round.
         train: Whether the simulations train models; otherwise times and plans are compared alone.
-        trust: Whether code is imported that the run of somebody else names.
         law: Timing law of the simulation. Under one whose rounds do not end with their exchanges,
             the run is replayed under the testbed's law.
 
     Raises:
         RunFolderError: If the run has no trace, has no rounds, or is still running.
         DataError: If its data are no longer what they were.
-        TrustError: If somebody else created the run, it names code, and `trust` is false.
+        TrustError: If somebody else created the run, and it names code.
     """
     if law not in LAWS:
         raise ConfigError(f"command line: --timing {law}: no timing law{LAWS.hint(law)}")
     data, trace = _recorded(folder)
-    experiment = read_experiment(folder / CONFIG, trust=trust)
+    experiment = read_experiment(folder / CONFIG)
     other = other_law(law, experiment.engine.timing)
     if not train:
         experiment = _planned(experiment)

@@ -112,13 +112,11 @@ def run_experiment(
     return folder
 
 
-def resume_run(
-    folder: Path, on_start: OnStart, on_record: OnRecord, *, trust: bool = False
-) -> Path:
+def resume_run(folder: Path, on_start: OnStart, on_record: OnRecord) -> Path:
     """Resume a run from its newest checkpoint, or from the start if there is none.
 
     Raises:
-        TrustError: Somebody else created the run, it names code, and `trust` is false.
+        TrustError: Somebody else created the run, and it names code.
     """
     run_folder(folder)
     with RunLock(folder):
@@ -128,7 +126,7 @@ def resume_run(
         if data.info.get("status") == "finished":
             on_start(_already_finished(folder, len(data.records)))
             return folder
-        experiment = read_experiment(folder / CONFIG, trust=trust)
+        experiment = read_experiment(folder / CONFIG)
         built = build(experiment)
         check_same_data(folder, data.fleet, built.fleet)
         found = checkpoint.load_newest(folder / CHECKPOINTS, built.components.trainer.device)
@@ -312,16 +310,14 @@ def _mark_failed(folder: Path, why: str) -> None:
         return
 
 
-def verify_run(
-    folder: Path, rounds: int | None, on_record: OnRecord, *, trust: bool = False
-) -> Verdict:
+def verify_run(folder: Path, rounds: int | None, on_record: OnRecord) -> Verdict:
     """Run the recorded experiment again and compare every record, byte for byte.
 
     Raises:
-        TrustError: Somebody else created the run, it names code, and `trust` is false.
+        TrustError: Somebody else created the run, and it names code.
     """
     lines = _recorded_lines(folder)[: rounds or None]
-    built = build(read_experiment(folder / CONFIG, trust=trust))
+    built = build(read_experiment(folder / CONFIG))
     check_same_data(folder, open_run(folder).fleet, built.fleet)
     digest = hashlib.sha256()
     checked = 0

@@ -12,6 +12,7 @@ import dystop
 from dystop.cli import app
 from dystop.experiments.config import read_experiment, to_toml
 from dystop.experiments.folders.run_folder import open_run
+from dystop.experiments.folders.trust import trusting
 
 SMALL = [
     "fleet.workers=3",
@@ -278,4 +279,5 @@ def test_a_word_drops_the_folder_that_a_foreign_file_gives(mine, here, tmp_path)
     sys.modules.pop(path.partition(":")[0])
     assert read_experiment(file, imports=False).mechanism.name == "dystop"
     assert path.partition(":")[0] not in sys.modules
-    assert read_experiment(file, trust=True).mechanism.name == name
+    with trusting():
+        assert read_experiment(file).mechanism.name == name

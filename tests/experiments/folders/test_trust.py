@@ -8,6 +8,7 @@ import re
 import shutil
 import stat
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext, suppress
 from pathlib import Path
 
@@ -22,6 +23,7 @@ from dystop.experiments.config import read_experiment
 from dystop.experiments.executors import Choice, choose, remember
 from dystop.experiments.executors.driver import run_study
 from dystop.experiments.executors.local import LocalExecutor
+from dystop.experiments.folders.trust import trusting
 from dystop.experiments.run import run_experiment
 from dystop.experiments.studies.study import create_study, open_study
 from dystop.experiments.testbed.coordinator_run import open_coordinator_run
@@ -162,6 +164,7 @@ COMMANDS = [
     ("compare", "{run}/config.toml", "--mechanisms", "dystop,fedavg"),
     ("sweep", "{run}/config.toml", "--over", "mechanism.V=1,2"),
     ("run", "trace={testbed}"),
+    ("sweep", "--over", "trace={testbed},runs/other"),
     ("gap", "{testbed}"),
     ("check", "{testbed}"),
     ("testbed", "--resume", "{testbed}"),
@@ -214,12 +217,38 @@ def test_a_yes_imports_what_can_be_imported_and_never_from_the_current_folder(fo
     assert (done.exit_code, module.imported()) == (2, False)
     assert "PYTHONPATH" in done.output
     me.syspath_prepend(Path.cwd())
-    study = open_study(found["study"], trust=True)
+    with trusting():
+        study = open_study(found["study"])
     run_study(
         study, LocalExecutor(2), listener=StudyWatcher(1, 0, quiet=True)
     )  # in a child process
     assert not study.todo()
     assert module.imported()
+
+
+@pytest.mark.parametrize("section", ["model"], indirect=True)
+@pytest.mark.parametrize("words", [("stop.rounds=2", "--name", "x"), ("stop.rounds=-1",)])
+def test_a_yes_holds_for_one_command(folders, me, words):
+    found, module = folders
+    me.syspath_prepend(Path.cwd())
+    plan = found["study"] / "plan/dystop-synthetic-s0.toml"
+    agreed = call("run", plan, "--trust", "--no-report", *words)
+    assert (agreed.exit_code, module.imported()) == ((0, True) if len(words) > 1 else (2, False))
+    done = call("run", plan, "--no-report", "--name", "y")
+    assert (done.exit_code, "--trust" in done.output, module.imported()) == (2, True, False)
+
+
+@pytest.mark.parametrize("section", ["model"], indirect=True)
+def test_a_yes_in_python_holds_for_its_block_and_for_no_thread(folders):
+    config = folders[0]["run"] / "config.toml"
+    with trusting(), ThreadPoolExecutor(1) as pool:
+        read_experiment(config)
+        with trusting(False), pytest.raises(TrustError):
+            read_experiment(config)
+        with pytest.raises(TrustError):
+            pool.submit(read_experiment, config).result()
+    with pytest.raises(TrustError):
+        read_experiment(config)
 
 
 LOADED = [("model", key) for key in ("folder", "python", "base")]
@@ -350,7 +379,8 @@ def test_shell_lines_of_somebody_elses_study_do_not_run(me, tmp_path):
     become_somebody_else(me, tmp_path)
     with pytest.raises(TrustError, match=r"executors\.json.*--trust"):
         choose("slurm", None, study=study)
-    assert choose("slurm", None, study=study, trust=True).settings == choice.settings
+    with trusting():
+        assert choose("slurm", None, study=study).settings == choice.settings
     mine = Choice("slurm", None, {"partition": "cpu"})
     remember(study, mine)  # what somebody else has left is not signed along with it
     assert choose("slurm", None, study=study).settings == mine.settings
@@ -364,5 +394,6 @@ def test_an_engine_named_by_somebody_elses_run_folder_needs_a_yes(me, tmp_path):
     (folder / "run.json").write_text("{}")
     with pytest.raises(TrustError, match=r"slurm\.setup"):
         choose("slurm", None, folder / "config.toml")
-    trusted = choose("slurm", None, folder / "config.toml", trust=True)
+    with trusting():
+        trusted = choose("slurm", None, folder / "config.toml")
     assert trusted.settings["setup"] == ["touch /tmp/x"]

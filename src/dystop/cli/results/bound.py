@@ -30,7 +30,7 @@ def bound(
 
     following = "following every model"
     with round_bars(quiet, following) as on_round:
-        found = bound_of(run, lambda done, total: on_round(following, done, total), trust=trust)
+        found = bound_of(run, lambda done, total: on_round(following, done, total))
     _write_bound(run / "bound", found)
     if not quiet:
         _show_bound(found)

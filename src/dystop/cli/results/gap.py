@@ -54,7 +54,7 @@ def gap(
 
     printed = json_file == "-"
     with round_bars(quiet or printed, *TASKS) as on_round:
-        found = gap_of(run, on_round, train=train, trust=trust, law=timing)
+        found = gap_of(run, on_round, train=train, law=timing)
     page = write_gap(found, run / "gap").html
     text = json.dumps(to_tree(found), indent=1, allow_nan=False)
     for path in [str(run / "gap" / "gap.json"), *([json_file] if json_file else [])]:

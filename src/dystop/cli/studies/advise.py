@@ -120,10 +120,10 @@ def advise(  # noqa: PLR0913 - every parameter is an option of the command
 
     check_target(target)
     given = list(words or [])
-    words, choice = choose_engine(given, on, jobs, trust=trust)
+    words, choice = choose_engine(given, on, jobs)
     file, keys = split_words(words)
     check_file(file, "advise", "")
-    trials = Trials(file, keys, settings or [], trust)
+    trials = Trials(file, keys, settings or [])
     names = split_names(mechanisms)
     plan, names = _plan(trials, names, limit_s, seeds, server=server)
     base = trials.experiments(plan[-1], names[:1])[0]
@@ -257,9 +257,7 @@ def _run_stages(
 def _study(request: Request, number: int, stage: "Stage", names: Sequence[str]) -> "Study":
     """Run one stage, as a comparison."""
     every = request.trials.experiments(stage, names)
-    study = find_or_create(
-        every, request.choice, request.folder, f"trials-{number}", trust=request.trials.trust
-    )
+    study = find_or_create(every, request.choice, request.folder, f"trials-{number}")
     run_remaining(study, request.choice, quiet=request.quiet, resume=request.command)
     return study
 

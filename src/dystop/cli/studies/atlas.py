@@ -100,19 +100,19 @@ def atlas(  # noqa: PLR0913 - every parameter is an option of the command
     not reach the target. Rerun the command, or call 'dystop atlas ATLAS', to resume.
     """
     check_target(target)
-    words, choice = choose_engine(words or [], on, jobs, trust=trust)
+    words, choice = choose_engine(words or [], on, jobs)
     options = [x, y, mechanisms, seeds, turns, settings, name]
     allowed = "--target, --reached, --jobs, --on, --trust and --quiet"
     folder = study_named(words, options, "an atlas", allowed)
     if folder is not None:
-        resume_study(folder, choice, quiet=quiet, trust=trust)
+        resume_study(folder, choice, quiet=quiet)
     else:
-        asked = _asked(words, x, y, mechanisms, seeds, turns, settings or [], trust=trust)
+        asked = _asked(words, x, y, mechanisms, seeds, turns, settings or [])
         folder = _run(asked, choice, out, name, quiet=quiet)
     report_atlas(folder, target, reached, quiet=quiet)
 
 
-def _asked(  # noqa: PLR0913 - every parameter is an option of the command
+def _asked(
     words: list[str],
     x: str | None,
     y: str | None,
@@ -120,8 +120,6 @@ def _asked(  # noqa: PLR0913 - every parameter is an option of the command
     seeds: int | None,
     turns: float | None,
     settings: list[str],
-    *,
-    trust: bool,
 ) -> "Atlas":
     from dystop.errors import ConfigError
     from dystop.experiments.studies.atlas import AXES, SEEDS, TURNS, Atlas, read_axis
@@ -137,7 +135,7 @@ def _asked(  # noqa: PLR0913 - every parameter is an option of the command
     names = split_names(mechanisms or "all")
     turns = TURNS if turns is None else turns
     axes = read_axis("--x", x), read_axis("--y", y)
-    return Atlas(file, keys, *axes, names, seeds or SEEDS, turns, settings, trust)
+    return Atlas(file, keys, *axes, names, seeds or SEEDS, turns, settings)
 
 
 def _run(asked: "Atlas", choice: "Choice", out: Path, name: str | None, *, quiet: bool) -> Path:
@@ -145,7 +143,7 @@ def _run(asked: "Atlas", choice: "Choice", out: Path, name: str | None, *, quiet
 
     every = chart(asked)
     name = name or default_name(asked.x, asked.y)
-    study = find_or_create(every.experiments, choice, out, name, every.over, trust=asked.trust)
+    study = find_or_create(every.experiments, choice, out, name, every.over)
     write_points(study.path, every.content)
     run_remaining(study, choice, quiet=quiet)
     return study.path

@@ -79,11 +79,11 @@ def compare(  # noqa: PLR0913 - every parameter is an option of the command
     command, or call 'dystop compare STUDY', to resume.
     """
     check_target(target)
-    words, choice = choose_engine(words or [], on, jobs, trust=trust)
+    words, choice = choose_engine(words or [], on, jobs)
     if path := study_named(words, [mechanisms, seeds, timing, settings, name is not None]):
-        study = resume_study(path, choice, quiet=quiet, trust=trust)
+        study = resume_study(path, choice, quiet=quiet)
     else:
-        comparison = _comparison(words, mechanisms, seeds, timing, settings or [], trust=trust)
+        comparison = _comparison(words, mechanisms, seeds, timing, settings or [])
         study = _study_of_comparison(comparison, choice, out, name, quiet=quiet)
         run_remaining(study, choice, quiet=quiet)
         path = study.path
@@ -97,8 +97,6 @@ def _comparison(
     seeds: int | None,
     law: str | None,
     settings: list[str],
-    *,
-    trust: bool,
 ) -> "Comparison":
     from dystop.errors import ConfigError
     from dystop.experiments.studies.compare import Comparison
@@ -112,7 +110,7 @@ def _comparison(
             f"{_EXAMPLE}; 'dystop list mechanisms' shows them"
         )
     names = split_names(mechanisms)
-    return Comparison(file, keys, names, seeds or _SEEDS, law, settings, trust)
+    return Comparison(file, keys, names, seeds or _SEEDS, law, settings)
 
 
 def _study_of_comparison(
@@ -127,4 +125,4 @@ def _study_of_comparison(
         for sentence in advice(every[0]):
             note(sentence)
     name = name or default_name(every)
-    return find_or_create(every, choice, out, name, trust=comparison.trust)
+    return find_or_create(every, choice, out, name)

@@ -64,9 +64,7 @@ def _configurations_and_studies(folder: Path) -> list[str]:
     return files + [p.parent.name for p in folder.glob(f"*/{STUDY}")]
 
 
-def choose_engine(
-    words: list[str], on: str, jobs: int | None, *, trust: bool = False
-) -> "tuple[list[str], Choice]":
+def choose_engine(words: list[str], on: str, jobs: int | None) -> "tuple[list[str], Choice]":
     """Return the words about the experiments, and the engine that the others choose."""
     from dystop.experiments.config.tables import is_executor_word
     from dystop.experiments.executors import choose
@@ -76,7 +74,7 @@ def choose_engine(
     if file is not None and not os.path.isfile(file):
         file, study = None, file  # a study, or a mistake that is refused later
     settings = [word for word in words if is_executor_word(word)]
-    return own, choose(on, jobs, file, settings, study, trust=trust)
+    return own, choose(on, jobs, file, settings, study)
 
 
 def find_or_create(
@@ -85,13 +83,11 @@ def find_or_create(
     out: Path,
     name: str,
     over: Sequence[str] = (),
-    *,
-    trust: bool = False,
 ) -> "Study":
     """Return the study of this name; build all its settings before its folder is created."""
     from dystop.experiments.studies.study import create_study, find_study
 
-    if study := find_study(out, name, every, trust=trust):
+    if study := find_study(out, name, every):
         return study
     from dystop.experiments.building import build_each_setting
     from dystop.experiments.executors import make_executor
@@ -127,9 +123,7 @@ def _announce(path: Path, total: int, left: int) -> None:
     echo(f"study: {path} ({plural(total, 'run')}{done})")
 
 
-def resume_study(
-    path: Path, choice: "Choice", *, quiet: bool, trust: bool = False
-) -> "Study | None":
+def resume_study(path: Path, choice: "Choice", *, quiet: bool) -> "Study | None":
     """Run what is left of a study; if nothing is, its mechanisms need not be installed.
 
     None is returned where they are not, or where the code of somebody else is not trusted.
@@ -138,7 +132,7 @@ def resume_study(
     from dystop.experiments.studies.study import open_study, outline
 
     try:
-        study = open_study(path, trust=trust)
+        study = open_study(path)
     except (ConfigError, TrustError):
         known = outline(path)
         if not known.done:

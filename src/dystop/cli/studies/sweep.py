@@ -62,11 +62,11 @@ def sweep(  # noqa: PLR0913 - every parameter is an option of the command
     over the values, and results.csv. Rerun the command, or call 'dystop sweep SWEEP', to resume.
     """
     check_target(target)
-    words, choice = choose_engine(words or [], on, jobs, trust=trust)
+    words, choice = choose_engine(words or [], on, jobs)
     if path := study_named(words, [over, seeds, name is not None]):
-        study = resume_study(path, choice, quiet=quiet, trust=trust)
+        study = resume_study(path, choice, quiet=quiet)
     else:
-        study = _study_of_sweep(words, over or [], seeds or 1, choice, out, name, trust=trust)
+        study = _study_of_sweep(words, over or [], seeds or 1, choice, out, name)
         run_remaining(study, choice, quiet=quiet)
         path = study.path
     plan_if_serialised(study)
@@ -80,8 +80,6 @@ def _study_of_sweep(
     choice: "Choice",
     out: Path,
     name: str | None,
-    *,
-    trust: bool,
 ) -> "Study":
     from dystop.errors import ConfigError
     from dystop.experiments.studies.sweep import Sweep, default_name, grid, read_axes
@@ -94,6 +92,6 @@ def _study_of_sweep(
             "'dystop list keys' shows what can be varied"
         )
     axes = read_axes(over)
-    every = grid(Sweep(file, keys, axes, seeds, trust))
+    every = grid(Sweep(file, keys, axes, seeds))
     over = [axis.key for axis in axes]
-    return find_or_create(every, choice, out, name or default_name(axes), over, trust=trust)
+    return find_or_create(every, choice, out, name or default_name(axes), over)

@@ -82,9 +82,9 @@ def launch(  # noqa: PLR0913 - one for each option
     network = Network(netns, rate_mbit)
     folder: Path | None
     if resume is not None:
-        folder = _resume(resume, given, watcher, network, trust=trust)
+        folder = _resume(resume, given, watcher, network)
     else:
-        folder = _begin(given, out, name, watcher, network, trust=trust)
+        folder = _begin(given, out, name, watcher, network)
     if folder is not None:
         _save_models(folder)
         finish(folder, quiet=quiet, report=report)
@@ -118,8 +118,6 @@ def _begin(
     name: str | None,
     watcher: TestbedWatcher,
     network: "Network",
-    *,
-    trust: bool,
 ) -> Path | None:
     """Start a new run; return its folder, or None where this process shows nothing."""
     from dystop.experiments.config import read_experiment
@@ -127,7 +125,7 @@ def _begin(
     from dystop.experiments.testbed.transports import NewRun, launcher_of
 
     file, keys = split_words(words)
-    experiment = read_experiment(file, keys, trust=trust)
+    experiment = read_experiment(file, keys)
     check_testbed(experiment)
     launcher = launcher_of(experiment)
     launcher.check(network)
@@ -149,7 +147,7 @@ def _remark_law(experiment: "Experiment", keys: list[str], watcher: TestbedWatch
 
 
 def _resume(
-    path: Path, words: list[str], watcher: TestbedWatcher, network: "Network", *, trust: bool
+    path: Path, words: list[str], watcher: TestbedWatcher, network: "Network"
 ) -> Path | None:
     """Resume a run; return its folder, or None where this process shows nothing."""
     from dystop.errors import ConfigError
@@ -160,7 +158,7 @@ def _resume(
 
     if words:
         raise ConfigError(f"--resume takes the settings of {path}; leave out: {' '.join(words)}")
-    launcher = launcher_of(read_experiment(checked_folder(path) / CONFIG, trust=trust))
+    launcher = launcher_of(read_experiment(checked_folder(path) / CONFIG))
     resumable_folder(path)
     launcher.check(network)
     return _watched(watcher, launcher, lambda: launcher.resume(path, watcher, network))

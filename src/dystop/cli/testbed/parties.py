@@ -79,9 +79,7 @@ def coordinator(  # noqa: PLR0913 - one for each option
     from dystop.experiments.testbed.coordinator_run import CoordinatorOptions, serve_coordinator
     from dystop.testbed.launch.health import HealthFile
 
-    options = CoordinatorOptions(
-        file, pki, listen, out, enrol, enrolment, trust, HealthFile(health)
-    )
+    options = CoordinatorOptions(file, pki, listen, out, enrol, enrolment, HealthFile(health))
     watcher = CoordinatorWatcher()
 
     def serve() -> tuple[int, str]:
@@ -115,7 +113,7 @@ def worker(  # noqa: PLR0913 - one for each option
     from dystop.experiments.testbed.parties import PartyOptions, serve_worker
     from dystop.testbed.launch.health import HealthFile
 
-    place = PartyOptions(file, pki, coordinator, trust, HealthFile(health))
+    place = PartyOptions(file, pki, coordinator, HealthFile(health))
     home = folder or Path(name)
     _serve_and_exit(lambda: _result(serve_worker(place, name, listen, advertise, home, data)))
 
@@ -134,7 +132,7 @@ def observer(
     from dystop.experiments.testbed.parties import PartyOptions, serve_observer
     from dystop.testbed.launch.health import HealthFile
 
-    place = PartyOptions(file, pki, coordinator, trust, HealthFile(health))
+    place = PartyOptions(file, pki, coordinator, HealthFile(health))
     _serve_and_exit(lambda: _result(serve_observer(place, enrolment)))
 
 

@@ -6,13 +6,14 @@
 """
 
 from dystop.experiments.config.experiment import Experiment, every_key, resolve
-from dystop.experiments.config.read import as_replay, read_experiment
+from dystop.experiments.config.read import as_replay, read_again, read_experiment
 from dystop.experiments.config.write import to_toml, to_tree
 
 __all__ = [
     "Experiment",
     "as_replay",
     "every_key",
+    "read_again",
     "read_experiment",
     "resolve",
     "to_toml",

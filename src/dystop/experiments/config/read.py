@@ -29,7 +29,7 @@ from dystop.experiments.config.validation import (
     wrong,
 )
 from dystop.experiments.folders.run_folder import CONFIG, name_problem, open_run
-from dystop.experiments.folders.trust import check_code, names_code, with_folder
+from dystop.experiments.folders.trust import check_code, names_code, trusting, with_folder
 from dystop.mechanisms import MECHANISMS
 from dystop.params import flatten
 from dystop.training.models.catalogue import MODELS
@@ -50,14 +50,13 @@ def read_experiment(
     overrides: Sequence[str] = (),
     origin: str = COMMAND_LINE,
     *,
-    trust: bool = False,
     imports: bool = True,
 ) -> Experiment:
     """Read a configuration: the defaults, then the file, then `key=value` words.
 
     With `trace`, the configuration of the recorded run comes before the file. Without a file,
-    errors name the `origin`. A file in a run folder or a study of somebody else must not name code
-    unless `trust` is true. Without `imports`, it may: DySTop takes the place of a mechanism that
+    errors name the `origin`. A file in a run folder or a study of somebody else must not name code,
+    except inside `trusting`. Without `imports`, it may: DySTop takes the place of a mechanism that
     would be imported, and the caller builds nothing of what it reads.
 
     Raises:
@@ -65,10 +64,19 @@ def read_experiment(
         TrustError: The folder of somebody else names code.
     """
     if file is None:
-        return experiment_from({}, overrides, origin, trust=trust, imports=imports)
+        return experiment_from({}, overrides, origin, imports=imports)
     replaced = {word.partition("=")[0].strip() for word in overrides}
-    tree = load_file(file, trust=trust or not imports, replaced=replaced)
-    return experiment_from(tree, overrides, str(file), trust=trust, imports=imports)
+    tree = load_file(file, replaced=replaced, imports=imports)
+    return experiment_from(tree, overrides, str(file), imports=imports)
+
+
+def read_again(folder: Path) -> Experiment:
+    """Read the configuration of a run folder that this process has read before, or has created.
+
+    It does not ask again whose code the folder names.
+    """
+    with trusting():
+        return read_experiment(folder / CONFIG)
 
 
 def experiment_from(
@@ -77,7 +85,6 @@ def experiment_from(
     origin: str,
     words: str = COMMAND_LINE,
     *,
-    trust: bool = False,
     imports: bool = True,
 ) -> Experiment:
     """Build an experiment from plain tables and `key=value` words; the words win.
@@ -87,7 +94,6 @@ def experiment_from(
         overrides: Words such as "stop.rounds=100".
         origin: What errors call the source of the tables.
         words: What errors call the source of the words.
-        trust: Whether code is imported that a recorded run (`trace`) of somebody else names.
         imports: Whether code is imported at all, as `read_experiment` says.
 
     Raises:
@@ -102,7 +108,7 @@ def experiment_from(
     tree = with_folder(tree, Path.cwd(), {key for key, _ in given})
     if isinstance(run := tree.get("trace"), str) and run:
         origin = origin if tables else str(Path(run) / CONFIG)
-        tree = merge(_recorded_config(run, tree, trust=trust or not imports), tree)
+        tree = merge(_recorded_config(run, tree, imports=imports), tree)
     if not imports and "mechanism.name" in names_code(tree):
         tree, _ = without(tree, ["mechanism"])
     tree = with_own_mechanism(tree)
@@ -144,9 +150,7 @@ def _with_reading(tree: Mapping[str, Any], explicit: set[str], source: Source) -
     return tree
 
 
-def executor_table(
-    name: str, file: Path | None, words: Sequence[str], *, trust: bool = False
-) -> dict[str, Any]:
+def executor_table(name: str, file: Path | None, words: Sequence[str]) -> dict[str, Any]:
     """Return the table of an executor: the file's, then words such as "slurm.partition=gpu".
 
     Raises:
@@ -157,7 +161,7 @@ def executor_table(
     table = dict(as_table(tree.get(name, {}), name, Source(str(file))))
     if file is not None and table:
         code = {f"{name}.{key}": str(value) for key, value in sorted(table.items())}
-        check_code(file, content, code, trust=trust)
+        check_code(file, content, code)
     for word in words:
         key, value = split_override(word, COMMAND_LINE)
         owner, _, inside = key.partition(".")
@@ -258,7 +262,7 @@ def _check_partition(experiment: Experiment, source: Source) -> None:
         raise wrong(source, "data.column", data.column, expected)
 
 
-def _recorded_config(run: str, given: Mapping[str, Any], *, trust: bool) -> dict[str, Any]:
+def _recorded_config(run: str, given: Mapping[str, Any], *, imports: bool) -> dict[str, Any]:
     """Return the configuration of a recorded testbed run, on which the given keys are put.
 
     A different mechanism does not inherit the hyper-parameters of the recorded one.
@@ -272,7 +276,7 @@ def _recorded_config(run: str, given: Mapping[str, Any], *, trust: bool) -> dict
             f"trace: {run} was simulated and holds no trace; only runs of 'dystop testbed' have one"
         )
     replaced = {key for key, _ in flatten(given)}
-    base = load_file(data.path / CONFIG, trust=trust, replaced=replaced)
+    base = load_file(data.path / CONFIG, replaced=replaced, imports=imports)
     mechanism = given.get("mechanism", {})
     name = mechanism.get("name") if isinstance(mechanism, Mapping) else None
     if name is not None and name != base.get("mechanism", {}).get("name"):

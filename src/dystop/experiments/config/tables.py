@@ -26,14 +26,16 @@ EXECUTOR_TABLES = ("slurm", "ray")
 """Tables of a configuration file that say where runs run. They are no part of the experiment."""
 
 
-def load_file(file: Path, *, trust: bool, replaced: Set[str] = frozenset()) -> dict[str, Any]:
+def load_file(
+    file: Path, *, replaced: Set[str] = frozenset(), imports: bool = True
+) -> dict[str, Any]:
     """Read the tree of a TOML file; refuse code that a folder of somebody else names.
 
     Args:
         file: The file.
-        trust: Whether the user trusts its code.
         replaced: Keys that get another value, so that their code is not imported. What a file of
             somebody else says about the code of a replaced name is left out.
+        imports: Whether the caller imports the code; if it does not, no code is refused.
     """
     if os.path.isdir(file):  # unlike Path.is_dir, never raises
         raise _folder_instead_of_file(file)
@@ -42,7 +44,8 @@ def load_file(file: Path, *, trust: bool, replaced: Set[str] = frozenset()) -> d
     if replaced and not is_own(file, content):
         tree = without_replaced(tree, replaced)
     code = {key: name for key, name in names_code(tree).items() if key not in replaced}
-    check_code(file, content, code, trust=trust)
+    if imports:
+        check_code(file, content, code)
     if noted_signature(file) is not None:
         return tree
     for key in replaced & names_code(tree).keys():  # code that is not looked for beside this file

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 from dystop.errors import ConfigError, TrustError, nearest
 from dystop.experiments.executors.executor import Executor
 from dystop.experiments.folders.folder_kinds import writing
-from dystop.experiments.folders.trust import SIGNATURE, is_proof, proof_of
+from dystop.experiments.folders.trust import SIGNATURE, TRUST, is_proof, proof_of, trusts
 from dystop.storage import try_read_json, write_atomic
 
 if TYPE_CHECKING:
@@ -96,8 +96,6 @@ def choose(
     file: Path | None = None,
     words: Sequence[str] = (),
     study: Path | None = None,
-    *,
-    trust: bool = False,
 ) -> Choice:
     """Return the choice that the command line makes.
 
@@ -107,7 +105,6 @@ def choose(
         file: A configuration file, which may hold the table of the engine.
         words: Words that set keys of the engine, as in slurm.partition=gpu.
         study: A study that is resumed: the settings of its last driver are the defaults.
-        trust: Take settings from a study or a run folder of somebody else, too.
 
     Raises:
         TrustError: They are somebody else's: settings of an engine hold shell lines and addresses.
@@ -115,21 +112,21 @@ def choose(
     from dystop.experiments.config.read import executor_table
 
     name = Choice(on).table
-    remembered = {} if study is None else _remembered(study / REMEMBERED, name, trust=trust)
-    return Choice(on, jobs, {**remembered, **executor_table(name, file, words, trust=trust)})
+    remembered = {} if study is None else _remembered(study / REMEMBERED, name)
+    return Choice(on, jobs, {**remembered, **executor_table(name, file, words)})
 
 
-def _remembered(file: Path, name: str, *, trust: bool) -> dict[str, Any]:
+def _remembered(file: Path, name: str) -> dict[str, Any]:
     """Return the settings of an engine that the last driver of a study has left."""
     tree = try_read_json(file)
     proof, table = tree.pop(SIGNATURE, ""), tree.get(name)
     if not isinstance(table, dict) or not table:
         return {}
-    if trust or is_proof(_signed_part(tree), proof):
+    if trusts() or is_proof(_signed_part(tree), proof):
         return table
     raise TrustError(
         f"{file}: settings of {name}, which may run commands, and nothing shows that you wrote "
-        f"them on this machine. Read them. Repeat the command with --trust, or remove the file "
+        f"them on this machine. Read them. Repeat the command with {TRUST}, or remove the file "
         f"and give the settings again, as in {name}.KEY=VALUE"
     )
 

@@ -22,7 +22,7 @@ from dystop.experiments.executors.local import LocalExecutor
 from dystop.experiments.executors.node import describe
 from dystop.experiments.executors.ray_job import RayJob
 from dystop.experiments.folders.record_log import RECORDS, RecordTail
-from dystop.experiments.folders.trust import names_code
+from dystop.experiments.folders.trust import words_of_trust
 from dystop.experiments.interrupts import Interrupts
 from dystop.experiments.run import Started, resume_run, run_experiment
 from dystop.experiments.studies.study import Study
@@ -82,7 +82,7 @@ def _run_here(study: Study, experiment: Experiment, listener: StudyListener) -> 
         listener.on_record(name, record)
 
     if folder.exists():
-        resume_run(folder, on_start, on_record, trust=study.trust)
+        resume_run(folder, on_start, on_record)
     else:
         run_experiment(experiment, study.path, name, on_start, on_record)
     listener.on_finish(name)
@@ -214,8 +214,8 @@ class Driver:
     def _words(self, experiment: Experiment, folder: Path) -> tuple[str, ...]:
         """Return the words after `dystop` that run or resume one experiment."""
         silent = ["--quiet", "--no-report"]
-        if self._study.trust and names_code(to_tree(experiment)):
-            silent.append("--trust")
+        if self._study.accepted:
+            silent += words_of_trust(to_tree(experiment))
         if folder.exists():
             return ("resume", str(folder), *silent)
         plan = str(self._study.plan(experiment).absolute())

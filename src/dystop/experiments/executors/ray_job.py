@@ -25,6 +25,7 @@ from dystop.experiments.executors.processes import dystop_command
 from dystop.experiments.executors.ray_cluster import PROBE_S, import_ray
 from dystop.experiments.executors.shared_folder import Nonce, read_back, written_nonce
 from dystop.experiments.folders.record_log import RECORDS, RecordTail
+from dystop.experiments.folders.trust import TRUST
 from dystop.experiments.interrupts import Interrupts
 from dystop.experiments.studies.study import Study, finished, outline
 
@@ -121,7 +122,7 @@ def _submit(client: Any, study: Study, jobs: int | None, nonce: Nonce) -> str:
     path = str(study.path.absolute())
     words = ["sweep" if study.over else "compare", path, "--on", "ray", "--quiet"]
     words += [] if jobs is None else ["--jobs", str(jobs)]
-    words += ["--trust"] if study.trust else []
+    words += [TRUST] if study.accepted else []
     command = ["python", "-P", "-m", __name__, str(nonce.path), nonce.text, *words]
     return str(client.submit_job(entrypoint=shlex.join(command), metadata={_STUDY: path}))
 

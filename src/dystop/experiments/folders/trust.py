@@ -4,7 +4,8 @@
 `mechanism.name = "package.module:Class"` name code. The keys that decide what is loaded under such
 a name count as code, too. A file that the user wrote is the user's word: the code is imported from
 the folder of that file. A run folder or a study may come from anybody: its code is imported only if
-this user created the folder, or says so with `--trust`.
+this user created the folder, or says so with `--trust`. That word holds for one command: `trusting`
+is entered where the command begins, and nothing else passes it on within the process.
 
 The proof is a signature that is noted when a folder is created. Its key lies in the user's state
 folder, where nobody else can read it, so no content of a folder can forge it.
@@ -15,7 +16,8 @@ import hmac
 import os
 import secrets
 from collections.abc import Collection, Iterator, Mapping
-from contextlib import suppress
+from contextlib import contextmanager, suppress
+from contextvars import ContextVar
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +27,9 @@ from dystop.storage import PRIVATE, try_read_json
 
 SIGNATURE = "signature"  # a key of `run.json`, and of each run in `study.json`
 PLAN = "plan"  # the folder of a study that holds its configurations
+TRUST = "--trust"  # the word that lets a command import code that the folder of somebody else names
 _KEY_BYTES = 32
+_trusts = ContextVar("trusts", default=False)
 
 
 _LOADED = {  # by section: beside its name, keys that decide which code or model is loaded
@@ -33,6 +37,29 @@ _LOADED = {  # by section: beside its name, keys that decide which code or model
     "task": ("folder",),
     "mechanism": ("folder",),
 }
+
+
+@contextmanager
+def trusting(yes: bool = True) -> Iterator[None]:
+    """Let a block import code that folders of somebody else name, or not.
+
+    Threads that the block starts are not included.
+    """
+    before = _trusts.set(yes)
+    try:
+        yield
+    finally:
+        _trusts.reset(before)
+
+
+def trusts() -> bool:
+    """Return whether the user has said yes to what this command reads."""
+    return _trusts.get()
+
+
+def words_of_trust(tables: Mapping[str, Any]) -> list[str]:
+    """Return the words that let a child import the code of a folder that this process accepts."""
+    return [TRUST] if names_code(tables) else []
 
 
 def names_code(tables: Mapping[str, Any]) -> dict[str, str]:
@@ -103,22 +130,21 @@ def with_folder(
     return tree
 
 
-def check_code(file: Path, content: bytes, code: Mapping[str, str], *, trust: bool) -> None:
+def check_code(file: Path, content: bytes, code: Mapping[str, str]) -> None:
     """Refuse code that a run folder or a study of somebody else names.
 
     Args:
         file: The configuration.
         content: Its bytes.
         code: The code that it names, by key.
-        trust: Whether the user said yes.
     """
-    if trust or not code or is_own(file, content):
+    if not code or trusts() or is_own(file, content):
         return
     key, name = next(iter(code.items()))
     raise TrustError(
         f"{file}: {key} = {name!r} names code, or decides which code is loaded, and nothing shows "
         "that you created this folder on this machine; nothing was imported. Read that code. If "
-        "you trust it, put its folder on PYTHONPATH and repeat the command with --trust (in "
+        f"you trust it, put its folder on PYTHONPATH and repeat the command with {TRUST} (in "
         "Python: trust=True)"
     )
 

@@ -176,7 +176,6 @@ class Atlas:
     seeds: int = SEEDS
     turns: float = TURNS
     settings: Sequence[str] = ()  # MECHANISM.KEY=VALUE
-    trust: bool = False
 
 
 @dataclass(frozen=True)
@@ -220,7 +219,7 @@ def _check(asked: Atlas) -> None:
         raise ConfigError(f"command line: --x and --y are both {asked.x.name}; choose two axes")
     if not (math.isfinite(asked.turns) and asked.turns > 0):
         raise ConfigError(f"command line: --turns {asked.turns:g}; expected a number above 0")
-    if not read_experiment(asked.file, asked.words, trust=asked.trust).engine.train:
+    if not read_experiment(asked.file, asked.words).engine.train:
         raise ConfigError(
             "engine.train = false is planning only and trains no model, but a map shows who "
             "reaches an accuracy; set engine.train=true"
@@ -235,7 +234,7 @@ def _point_words(asked: Atlas, x: str, y: str) -> list[str]:
         if axis.name not in AXES:
             found.append(f"{axis.name}={value}")
             continue
-        base = read_experiment(asked.file, [*asked.words, *found], trust=asked.trust)
+        base = read_experiment(asked.file, [*asked.words, *found])
         found += AXES[axis.name].words(base, float(value))
     return found
 
@@ -248,7 +247,6 @@ def _point(asked: Atlas, words: Sequence[str]) -> list[Experiment]:
         asked.mechanisms,
         asked.seeds,
         settings=asked.settings,
-        trust=asked.trust,
     )
     every = experiments(comparison)
     limit_s = horizon_s(every[0], asked.turns)

@@ -33,7 +33,6 @@ class Comparison:
     seeds: int = 3  # seed, seed + 1, ...
     law: str | None = None  # None: what the configuration says
     settings: Sequence[str] = ()  # MECHANISM.KEY=VALUE
-    trust: bool = False  # whether code that another user's run folder names is imported
 
 
 def experiments(asked: Comparison) -> list[Experiment]:
@@ -43,7 +42,7 @@ def experiments(asked: Comparison) -> list[Experiment]:
         ConfigError: If a mechanism or a setting cannot be used.
     """
     shared = [word for word in asked.words if not word.strip().startswith(_OWN)]
-    base = read_experiment(asked.file, shared, trust=asked.trust)
+    base = read_experiment(asked.file, shared)
     chosen = chosen_mechanisms(asked.mechanisms)  # the one that the file names is known by now
     own = _own_words(asked, chosen)
     _check(base, asked)
@@ -156,7 +155,7 @@ def mechanism_of(
     """Return one mechanism; the `[mechanism]` section of the file is for the mechanism it names."""
     try:
         if name == base.mechanism.name:
-            return read_experiment(file, [*shared, *own], trust=True).mechanism
+            return read_experiment(file, [*shared, *own]).mechanism
         shared_reading = f"reading={base.reading}"
         return read_experiment(None, [f"mechanism.name={name}", shared_reading, *own]).mechanism
     except ConfigError as error:

@@ -38,7 +38,7 @@ from dystop.experiments.folders.run_folder import (
     name_problem,
     not_created,
 )
-from dystop.experiments.folders.trust import PLAN, signature_of
+from dystop.experiments.folders.trust import PLAN, signature_of, trusts
 from dystop.foreign_files import JSON_BYTES, folder_within, refuse_links
 from dystop.format import FORMAT
 from dystop.params import flatten
@@ -81,7 +81,7 @@ class Study:
     path: Path
     experiments: tuple[Experiment, ...]  # each named after its run folder
     over: tuple[str, ...] = ()  # the keys that a sweep varies
-    trust: bool = False  # whether code that its files name is imported, whoever wrote them
+    accepted: bool = False  # its children get `--trust`: the user gave it, or this process wrote it
 
     @property
     def resume_command(self) -> str:
@@ -117,9 +117,7 @@ def default_name(experiments: Sequence[Experiment]) -> str:
     return f"compare-{data[:60]}"
 
 
-def find_study(
-    out: Path, name: str, experiments: Sequence[Experiment], *, trust: bool = False
-) -> Study | None:
+def find_study(out: Path, name: str, experiments: Sequence[Experiment]) -> Study | None:
     """Return the study of this name if it exists; refuse one that has other settings."""
     check_name(name)
     path = out / name
@@ -127,7 +125,7 @@ def find_study(
         return None
     if not is_study(path):
         raise RunFolderError(f"{path}: exists and is not a study; choose another --name or --out")
-    study = open_study(path, trust=trust)
+    study = open_study(path)
     if differences := list(_differences(study.experiments, experiments)):
         shown = "; ".join(differences[:_MOST_DIFFERENCES])
         more = len(differences) - _MOST_DIFFERENCES
@@ -157,10 +155,10 @@ def grow_study(out: Path, name: str, experiments: Sequence[Experiment]) -> Study
     new = [experiment for experiment in experiments if experiment.name not in there]
     if new:
         _write(replace(known, experiments=(*known.experiments, *new)), name, new)
-    return Study(path, tuple(experiments), trust=True)
+    return Study(path, tuple(experiments), accepted=True)
 
 
-def open_study(path: Path, *, trust: bool = False) -> Study:
+def open_study(path: Path) -> Study:
     """Read a study with everything that is needed to resume it.
 
     Raises:
@@ -170,8 +168,8 @@ def open_study(path: Path, *, trust: bool = False) -> Study:
     with suppress(FileNotFoundError), folder_within(path, PLAN):  # it is no link itself
         refuse_links(path / PLAN)
     plans = [path / PLAN / f"{folder.name}.toml" for folder in known.folders]
-    every = tuple(read_experiment(plan, trust=trust) for plan in plans)
-    return Study(path, every, known.over, trust)
+    every = tuple(read_experiment(plan) for plan in plans)
+    return Study(path, every, known.over, trusts())
 
 
 def outline(path: Path) -> StudyOutline:
@@ -214,7 +212,7 @@ def _check_planned(study: StudyOutline, plan: Path, config: Path) -> None:
 
 def _settings(file: Path) -> dict[str, Any]:
     """Return the values of a file by their dotted keys; import nothing."""
-    return dict(flatten(load_file(file, trust=True)))
+    return dict(flatten(load_file(file, imports=False)))
 
 
 def _other_settings(planned: Mapping[str, Any], ran: Mapping[str, Any]) -> Iterator[str]:
@@ -264,7 +262,7 @@ def create_study(
             shutil.rmtree(hidden, ignore_errors=True)
     except OSError as error:
         raise not_created(path, error) from error
-    return Study(path, tuple(experiments), tuple(over), trust=True)  # this process wrote it
+    return Study(path, tuple(experiments), tuple(over), accepted=True)
 
 
 def _fill(study: Study, name: str) -> None:

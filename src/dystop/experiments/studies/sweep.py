@@ -43,7 +43,6 @@ class Sweep:
     words: Sequence[str]  # key=value, for all runs
     axes: Sequence[Axis]
     seeds: int = 1  # seed, seed + 1, ...
-    trust: bool = False  # whether code that another user's run folder names is imported
 
 
 def read_axes(over: Sequence[str]) -> list[Axis]:
@@ -119,10 +118,10 @@ def _setting(asked: Sweep, values: Sequence[str]) -> Experiment:
     name = chosen.pop(MECHANISM, None)
     words = [*asked.words, *(f"{key}={value}" for key, value in chosen.items())]
     if name is None:
-        return read_experiment(asked.file, words, trust=asked.trust)
+        return read_experiment(asked.file, words)
     own = [word for word in words if word.startswith(_OWN)]
     shared = [word for word in words if not word.startswith(_OWN)]
-    base = read_experiment(asked.file, shared, trust=asked.trust)
+    base = read_experiment(asked.file, shared)
     name = mechanism_name(name)
     if name in MECHANISMS:
         for word in own:

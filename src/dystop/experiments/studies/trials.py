@@ -103,7 +103,6 @@ class Trials:
     file: Path | None
     words: Sequence[str]  # key=value, for all mechanisms
     settings: Sequence[str] = ()  # MECHANISM.KEY=VALUE
-    trust: bool = False
 
     def base(self, mechanisms: Sequence[str]) -> Experiment:
         """Return the experiment of the user under the first of these mechanisms.
@@ -122,6 +121,4 @@ class Trials:
     def _compared(
         self, mechanisms: Sequence[str], seeds: int, settings: Sequence[str]
     ) -> list[Experiment]:
-        return experiments(
-            Comparison(self.file, self.words, mechanisms, seeds, None, settings, self.trust)
-        )
+        return experiments(Comparison(self.file, self.words, mechanisms, seeds, None, settings))

@@ -9,8 +9,8 @@ import torch
 
 from dystop.control.aggregation import global_weights
 from dystop.errors import StorageError, shell_command
-from dystop.experiments.config import read_experiment
-from dystop.experiments.folders.run_folder import CONFIG, GLOBAL, MODELS, open_run, write_atomic
+from dystop.experiments.config import read_again
+from dystop.experiments.folders.run_folder import GLOBAL, MODELS, open_run, write_atomic
 from dystop.experiments.folders.trained_models import worker_file
 from dystop.experiments.testbed.enrolment import node_names
 from dystop.experiments.testbed.launch import WORKERS
@@ -22,7 +22,7 @@ from dystop.training.saved import average_models
 
 def collect_models(folder: Path) -> bool:
     """Write what `output.models` asks for; False if a worker has left no model."""
-    experiment = read_experiment(folder / CONFIG, trust=True)  # imports nothing
+    experiment = read_again(folder)
     which, names = experiment.output.models, node_names(experiment)[: experiment.fleet.workers]
     if which == "none":
         return True

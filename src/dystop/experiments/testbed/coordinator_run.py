@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import IO, Any, Protocol, Self
 
 from dystop.errors import ConfigError, DystopError, RunFolderError, StorageError
-from dystop.experiments.config import Experiment, read_experiment, to_tree
+from dystop.experiments.config import Experiment, read_again, read_experiment, to_tree
 from dystop.experiments.executors.processes import child_environment, dystop_command
 from dystop.experiments.folders.folder_kinds import writing
 from dystop.experiments.folders.late_scores import LateScoreLog
@@ -313,18 +313,15 @@ def _publishing_status(
         publish_incidents()
 
 
-def open_coordinator_run(
-    file: Path, folder: Path, given: Path | None = None, *, trust: bool = False
-) -> CoordinatorRun:
+def open_coordinator_run(file: Path, folder: Path, given: Path | None = None) -> CoordinatorRun:
     """Return the coordinator of a run folder; create the folder if it does not exist.
 
     Args:
         file: The experiment.
         folder: The run folder.
         given: File of the workers that the operator enrols, if workers bring their own data.
-        trust: Whether code is imported that a run folder of somebody else names.
     """
-    experiment = read_experiment(file, trust=trust)
+    experiment = read_experiment(file)
     enrolled = read_enrolled(given, experiment) if given else None
     if not (folder / INFO).is_file():
         _create_folder(experiment, folder, enrolled)
@@ -333,7 +330,7 @@ def open_coordinator_run(
     if theirs not in (None, own):  # code that only the folder names is not imported
         raise _other_settings(file, folder)
     check_settings(run)
-    kept = read_experiment(folder / CONFIG, trust=True)  # a coordinator imports no model
+    kept = read_again(folder)  # a coordinator imports no model
     _check_same(experiment, kept, file, folder)
     enrolment = read_enrolment(folder, kept)
     if enrolled not in (None, enrolment.workers):
@@ -396,7 +393,6 @@ class CoordinatorOptions:
     folder: Path  # of the run
     enrol: str = ""  # address where new parties redeem tokens
     enrolment: Path | None = None  # the workers, if they bring their own data
-    trust: bool = False  # whether code is imported that a run folder of somebody else names
     health: HealthFile = field(default_factory=HealthFile)
 
 
@@ -406,14 +402,12 @@ def serve_coordinator(
     """Coordinate over the network until the run ends; return why it ended."""
     from dystop.testbed.security.authority import Issued
 
-    pki, experiment = options.pki, read_experiment(options.file, trust=options.trust)
+    pki, experiment = options.pki, read_experiment(options.file)
     transport = launcher_of(experiment).connect(
         pki, COORDINATOR, Issued(pki), experiment.testbed.limits
     )
     try:
-        run = open_coordinator_run(
-            options.file, options.folder, options.enrolment, trust=options.trust
-        )
+        run = open_coordinator_run(options.file, options.folder, options.enrolment)
         run.health, run.watcher = options.health, watcher
         with _accepting_new_workers(pki, options.enrol):
             return run.run(

@@ -18,12 +18,12 @@ import numpy as np
 
 from dystop.data.private import Facts
 from dystop.errors import ConfigError, RunFolderError
-from dystop.experiments.config import Experiment, read_experiment, to_tree
+from dystop.experiments.config import Experiment, read_again, to_tree
 from dystop.experiments.config.readings import set_by
 from dystop.experiments.config.tables import without
 from dystop.experiments.config.write import dumps
 from dystop.experiments.fleet import fleet_of, mechanism_of, steps_of
-from dystop.experiments.folders.run_folder import CONFIG, RunData, check_config
+from dystop.experiments.folders.run_folder import RunData, check_config
 from dystop.foreign_files import JSON_BYTES, read_bounded
 from dystop.format import FORMAT, other_format
 from dystop.record import ACCURACY
@@ -116,7 +116,7 @@ def fixed_settings_sha256(experiment: Experiment) -> str:
 
 def check_settings(run: RunData) -> None:
     """Refuse to resume a run with other settings than it started with."""
-    settings = read_experiment(run.path / CONFIG, trust=True)  # imports nothing
+    settings = read_again(run.path)
     if run.info.get(SETTINGS_SHA256) != fixed_settings_sha256(settings):
         check_config(run, "dystop testbed")
 

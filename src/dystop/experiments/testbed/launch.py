@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from dystop.errors import DystopError, RunFolderError, shell_command
-from dystop.experiments.config import Experiment, read_experiment, to_toml, to_tree
+from dystop.experiments.config import Experiment, read_again, to_toml, to_tree
 from dystop.experiments.executors.processes import LIFELINE, child_environment, dystop_command
 from dystop.experiments.folders.record_log import RECORDS, RecordTail
 from dystop.experiments.folders.run_folder import (
@@ -25,7 +25,7 @@ from dystop.experiments.folders.run_folder import (
     run_folder,
     update_info,
 )
-from dystop.experiments.folders.trust import names_code
+from dystop.experiments.folders.trust import words_of_trust
 from dystop.experiments.interrupts import Interrupts
 from dystop.experiments.run import Started
 from dystop.experiments.testbed.enrolment import (
@@ -160,7 +160,7 @@ def _unfinished_rounds(data: RunData) -> int:
     """Return the rounds of a run that goes on, if its data are those that it began with."""
     from dystop.experiments.testbed.preparation import check_data
 
-    experiment = read_experiment(data.path / CONFIG, trust=True)
+    experiment = read_again(data.path)
     check_data(data, experiment)
     return experiment.stop.rounds
 
@@ -170,7 +170,7 @@ def run_processes(folder: Path, watch: ProgressReporter, network: Network | None
 
     The caller has created the folder, or has checked with `read_experiment` whose it is.
     """
-    experiment = read_experiment(folder / CONFIG, trust=True)
+    experiment = read_again(folder)
     with (
         noting_failure(folder),
         Interrupts() as interrupts,
@@ -314,6 +314,7 @@ class _Launch:
         )
 
     def _inside(self, name: str, words: list[str]) -> list[str]:
+        words = [*words, *words_of_trust(to_tree(self.experiment))]
         return words if self.net is None else [*self.net.prefix(name), *words]
 
     def _host(self, name: str) -> str:
@@ -322,25 +323,21 @@ class _Launch:
     def _coordinator(self, listen: str) -> list[str]:
         return dystop_command(
             "coordinator", self.folder / CONFIG, "--pki", self.folder / PKI, "--listen", listen,
-            "--out", self.folder, *self._trust(),
+            "--out", self.folder,
         )  # fmt: skip
 
     def _worker(self, name: str) -> list[str]:
         return dystop_command(
             "worker", self.folder / CONFIG, "--name", name, "--pki", self.folder / PKI,
             "--coordinator", self.address, "--listen", f"{self._host(name)}:0",
-            "--folder", self.folder / WORKERS / name, *self._trust(),
+            "--folder", self.folder / WORKERS / name,
         )  # fmt: skip
 
     def _observer(self) -> list[str]:
         return dystop_command(
             "observer", self.folder / CONFIG, "--pki", self.folder / PKI,
-            "--coordinator", self.address, *self._trust(),
+            "--coordinator", self.address,
         )  # fmt: skip
-
-    def _trust(self) -> list[str]:
-        """Pass on that the user agreed to the code of this folder, if it names any."""
-        return ["--trust"] if names_code(to_tree(self.experiment)) else []
 
 
 def _child_environment() -> dict[str, str]:

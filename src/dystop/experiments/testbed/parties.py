@@ -119,7 +119,6 @@ class PartyOptions:
     file: Path  # the experiment
     pki: Path
     coordinator: str  # address
-    trust: bool = False  # whether code is imported that a run folder of somebody else names
     health: HealthFile = field(default_factory=HealthFile)
 
 
@@ -132,7 +131,7 @@ def serve_worker(
     data: Path | None = None,
 ) -> Exit:
     """Run a worker until the run ends; `data` are its own samples, if data are private."""
-    experiment = read_experiment(options.file, trust=options.trust)
+    experiment = read_experiment(options.file)
     node, allow_list = node_of(experiment, name), AllowList(OBSERVER)
     transport = launcher_of(experiment).connect(
         options.pki, name, allow_list, experiment.testbed.limits
@@ -162,7 +161,7 @@ def save_model(parts: WorkerParts, experiment: Experiment, folder: Path) -> None
 
 def serve_observer(options: PartyOptions, enrolment: Path | None = None) -> Exit:
     """Run the observer until the run ends; it needs the enrolment if data are private."""
-    experiment = read_experiment(options.file, trust=options.trust)
+    experiment = read_experiment(options.file)
     enrolled = read_enrolled(enrolment, experiment) if enrolment else None
     transport = launcher_of(experiment).connect(
         options.pki, OBSERVER, AllowList(), experiment.testbed.limits

@@ -15,9 +15,9 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from dystop.errors import DystopError
-from dystop.experiments.config import Experiment, read_experiment
+from dystop.experiments.config import Experiment, read_again, read_experiment
 from dystop.experiments.config.tables import parse_file
-from dystop.experiments.folders.run_folder import CONFIG, INFO
+from dystop.experiments.folders.run_folder import INFO
 from dystop.experiments.interrupts import Interrupts, signals_kill
 from dystop.experiments.testbed.enrolment import node_names
 from dystop.experiments.testbed.launch import WORKERS, ProgressReporter, new_testbed, reopen_testbed
@@ -54,7 +54,7 @@ def run_ranks(
 
     def read(endpoint: MpiEndpoint) -> Experiment:
         keys_ = _with_workers(file, keys, endpoint.size)
-        experiment = read_experiment(file, keys_, trust=True)
+        experiment = read_experiment(file, keys_)
         names_by_rank(node_names(experiment), endpoint.size)  # raises if the job has a wrong size
         return experiment
 
@@ -133,11 +133,11 @@ def resume_ranks(folder: Path, watch: ProgressReporter) -> Path | None:
 
     def lead(endpoint: MpiEndpoint) -> Path:
         reopen_testbed(folder, watch)
-        _lead(read_experiment(folder / CONFIG, trust=True), folder, watch, endpoint)
+        _lead(read_again(folder), folder, watch, endpoint)
         return folder
 
     def follow(endpoint: MpiEndpoint, interrupts: Interrupts) -> None:
-        _follow(read_experiment(folder / CONFIG, trust=True), folder, endpoint, interrupts)
+        _follow(read_again(folder), folder, endpoint, interrupts)
 
     return _in_job(lead, follow)
 
@@ -158,7 +158,7 @@ def _with_workers(file: Path | None, keys: Sequence[str], size: int) -> list[str
         given = "workers" in parse_file(file)[1].get("fleet", {})
     if given:
         return list(keys)
-    server = read_experiment(file, keys, trust=True).mechanism.capabilities().server
+    server = read_experiment(file, keys).mechanism.capabilities().server
     return [*keys, f"fleet.workers={max(1, size - 1 - int(server))}"]
 
 

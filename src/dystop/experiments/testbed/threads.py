@@ -8,9 +8,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from dystop.experiments.config import Experiment, read_experiment
+from dystop.experiments.config import Experiment, read_again
 from dystop.experiments.folders.record_log import RECORDS, RecordTail
-from dystop.experiments.folders.run_folder import CONFIG
 from dystop.experiments.interrupts import Interrupts
 from dystop.experiments.testbed.coordinator_run import CoordinatorRun
 from dystop.experiments.testbed.enrolment import node_of, read_enrolment, read_status
@@ -102,7 +101,7 @@ class CoordinatorThread:
 
 def run_threads(folder: Path, watch: ProgressReporter) -> None:
     """Run all parties in this process to the end of the run."""
-    experiment = read_experiment(folder / CONFIG, trust=True)  # `run_parties` says why
+    experiment = read_again(folder)
     with MemoryHub() as hub:
 
         def transport(name: str, allow_list: AllowList | None) -> Transport:
@@ -134,7 +133,7 @@ def run_parties(
         listen: Where the coordinator listens.
         listen_workers: Where workers listen.
     """
-    experiment = read_experiment(folder / CONFIG, trust=True)
+    experiment = read_again(folder)
     enrolment = read_enrolment(folder, experiment)
     coordinator = CoordinatorThread(
         CoordinatorRun(folder, experiment, enrolment), transport(COORDINATOR, None), listen

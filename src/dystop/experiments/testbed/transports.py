@@ -176,13 +176,12 @@ class Mpi(Launcher):
 
     def prefix(self, folder: Path | None) -> str:
         """Return what starts the ranks."""
-        from dystop.experiments.config import read_experiment
-        from dystop.experiments.folders.run_folder import CONFIG
+        from dystop.experiments.config import read_again
         from dystop.experiments.testbed.enrolment import node_names
 
         if folder is None:
             return ""
-        names = node_names(read_experiment(folder / CONFIG, trust=True))
+        names = node_names(read_again(folder))
         return f"mpiexec -n {len(names) + 1} "
 
 
