@@ -14,6 +14,7 @@ log_throttle  logs that a peer cannot fill
 protocol      messages and models as bytes
 params        the parameters
 launch        processes, networks and failpoints of one machine
+names         what the parties are called
 
 A package imports only from those below it. Coordinator and worker do not import each other, nor do
 params and launch.
