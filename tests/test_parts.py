@@ -178,6 +178,9 @@ ENTRY_POINTS = """
     steady = strange_parts:SteadyLaw
     cracked = no_such_module:Law
 
+    [dystop.mechanisms]
+    crooked = no_such_module:Mechanism
+
     [dystop.datasets]
     stripes = strange_parts:Stripes
 
@@ -238,6 +241,14 @@ def test_parts_are_listed_and_a_broken_one_is_a_warning(dystop):
     described = dystop("list", "laws", "steady")
     assert "engine.options.seconds" in described.stdout
     assert "seconds of a round" in described.stdout
+
+
+def test_all_mechanisms_are_those_that_can_be_used(dystop):
+    words = ["--mechanisms", "all", "--seeds", "1", "--jobs", "1", "stop.rounds=1"]
+    done = dystop("compare", *words, *SMALL[1:-1])
+    assert done.returncode == 0, done.stderr
+    assert "left out: mechanism 'crooked' from strange-parts (no_such_module:Mec" in done.stderr
+    assert "d-psgd" in done.stdout
 
 
 def test_a_law_decides_the_clock(dystop, tmp_path):
@@ -326,8 +337,8 @@ WRONG = {
         'link.compression = "haf"; expected one of half, int8, randomk, sign, topk or none; did '
         "you mean 'half'?"
     ),
-    "adversary.options.strength=1": "unknown key 'adversary.options.strength'",
-    "aggregation.options.trim=1": "unknown key 'aggregation.options.trim'",
+    "adversary.options.strength=1": "is not used with adversary.kind = 'none'; it is with 'noise'",
+    "aggregation.options.trim=1": "not used with aggregation.rule = 'mean'; it is with 'trimmed'",
     "engine.timing=stedy": (
         'engine.timing = "stedy"; expected one of cracked, overlap, paper, steady, testbed; did '
         "you mean 'steady'?"

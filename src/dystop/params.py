@@ -9,8 +9,8 @@ same bounds for a section that is built in Python.
 import math
 import operator
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import MISSING, Field, dataclass, field, fields
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import MISSING, Field, dataclass, field, fields, is_dataclass
 from numbers import Integral, Real
 from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
@@ -19,17 +19,62 @@ from annotated_types import Ge, Gt, Le, Lt
 
 from dystop.errors import ConfigError, nearest
 
+Choices = tuple[Any, ...] | Callable[[], Iterable[Any]] | None
+"""Values of a key under which another key is used; None: any but none, false, 0 and nothing."""
 
-def param(default: Any, meaning: str) -> Any:
-    """Declare a dataclass field with a default and a short description."""
+
+def param(default: Any, meaning: str, *, under: Mapping[str, Choices] | None = None) -> Any:
+    """Declare a dataclass field with a default and a short description.
+
+    Args:
+        default: What it is where nobody sets it.
+        meaning: For lists and messages.
+        under: Other fields of the section, and the values of each one under which this field is
+            used; elsewhere a configuration that changes it is refused.
+    """
     if isinstance(default, (list, dict, set)):
         raise TypeError("the default of a parameter must be immutable")
-    return field(default=default, metadata={"meaning": meaning})
+    return field(default=default, metadata={"meaning": meaning, "under": under or {}})
 
 
-def section(kind: type, meaning: str) -> Any:
-    """Declare a dataclass field that holds a section with all its defaults."""
-    return field(default_factory=kind, metadata={"meaning": meaning})
+def section(kind: type, meaning: str, *, under: Mapping[str, Choices] | None = None) -> Any:
+    """Declare a dataclass field that holds a section with all its defaults, as `param` does."""
+    return field(default_factory=kind, metadata={"meaning": meaning, "under": under or {}})
+
+
+@dataclass(frozen=True)
+class Unused:
+    """A parameter that is changed, though another one leaves it without effect."""
+
+    key: str
+    value: Any
+    usual: Any  # its default
+    by: str  # the other key
+    now: Any
+    choices: list[Any]  # for the other key; empty: any other
+
+
+def unused(section: Any, prefix: str = "") -> Iterator[Unused]:
+    """Yield the changed parameters of a section, and of those in it, that have no effect."""
+    for f in fields(section):
+        value = getattr(section, f.name)
+        for by, choices in f.metadata.get("under", {}).items():
+            now, some = getattr(section, by), choices() if callable(choices) else choices
+            is_used = now not in (None, False, 0, "", "none") if some is None else now in some
+            changed = [] if is_used else _changed(value, default_of(f), prefix + f.name)
+            for key, other, usual in changed:
+                yield Unused(key, other, usual, prefix + by, now, list(some or ()))
+        if is_dataclass(value):
+            yield from unused(value, f"{prefix}{f.name}.")
+
+
+def _changed(value: Any, usual: Any, key: str) -> Iterator[tuple[str, Any, Any]]:
+    """Yield the keys of parameters that differ from their defaults, and both values."""
+    if is_dataclass(value):
+        for f in fields(value):
+            yield from _changed(getattr(value, f.name), getattr(usual, f.name), f"{key}.{f.name}")
+    elif value != usual:
+        yield key, value, usual
 
 
 def default_of(field: Field[Any]) -> Any:

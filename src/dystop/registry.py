@@ -181,6 +181,14 @@ class Registry(Mapping[str, type[T]]):
         check_bounds(made, name)
         return made
 
+    def having(self, parameter: str) -> list[str]:
+        """Return the names of the parts that have a parameter."""
+        return [
+            name
+            for name, kind in self.usable().items()
+            if parameter in (field.name for field in _fields(kind))
+        ]
+
     def hint(self, name: str) -> str:
         """Return what to say behind an unknown name: the closest one, or all."""
         return nearest(name, self) or f"; there are: {', '.join(self)}"

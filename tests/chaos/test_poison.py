@@ -60,7 +60,7 @@ def honest_accuracy(folder, rule, kind="none", *words, bad=BAD):
         *KEYS,
         f"aggregation.rule={rule}",
         f"adversary.kind={kind}",
-        f"adversary.workers={list(NODES)}",
+        *([] if kind == "none" else [f"adversary.workers={list(NODES)}"]),
         *words,
     ]
     run, _ = make_folder(read_experiment(None, keys), folder, "run")

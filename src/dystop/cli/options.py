@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from dystop.cli.terminal import complain
+
 if TYPE_CHECKING:
     from dystop.registry import Registry
 
@@ -34,6 +36,12 @@ def registry_of(kind: str) -> "Registry[Any]":
 def names_of(kind: str) -> Callable[[str], list[str]]:
     """Return the completion of an option whose value is the name of a part."""
     return lambda incomplete: [n for n in registry_of(kind) if n.startswith(incomplete)]
+
+
+def name_left_out(kind: str) -> None:
+    """Warn of plug-ins that cannot be used, where all parts of a kind are asked for."""
+    for problem in registry_of(kind).problems().values():
+        complain(f"left out: {problem}", colour="yellow")
 
 
 Words = Annotated[

@@ -43,13 +43,19 @@ class PartitionParams:
         ".json or .parquet that says which worker has which sample",
     )
     phi: Annotated[float, Gt(0)] = param(
-        0.4, "concentration of labels (dirichlet) or of sizes (quantity); small is more skewed"
+        0.4,
+        "concentration of labels (dirichlet) or of sizes (quantity); small is more skewed",
+        under={"partition": ("auto", "dirichlet", "quantity")},
     )
     exponent: Annotated[float, Ge(0)] = param(
-        1.0, "power-law: the k-th largest worker has samples in proportion to k^-exponent"
+        1.0,
+        "power-law: the k-th largest worker has samples in proportion to k^-exponent",
+        under={"partition": ("power-law",)},
     )
     shards: Annotated[int, Ge(1)] = param(
-        2, "shards: pieces of the sorted labels that each worker gets, about one class each"
+        2,
+        "shards: pieces of the sorted labels that each worker gets, about one class each",
+        under={"partition": ("shards",)},
     )
     column: str = param(
         "", "column: which column of the data set says whose a sample is, as in writer or sensor"

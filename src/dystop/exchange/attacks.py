@@ -159,10 +159,12 @@ class Adversary:
         "none", "attack; 'dystop list attacks' shows them; none: everybody is honest"
     )
     share: Annotated[float, Ge(0), Lt(1)] = param(
-        0.2, "fraction of the workers that attack, drawn from the seed; see also workers"
+        0.2,
+        "fraction of the workers that attack, drawn from the seed; see also workers",
+        under={"kind": None},
     )
     workers: tuple[Annotated[int, Ge(0)], ...] = param(
-        (), "numbers of the workers that attack; empty: drawn by share"
+        (), "numbers of the workers that attack; empty: drawn by share", under={"kind": None}
     )
     options: Any = options_of("kind", "parameters of the attack")
 

@@ -341,12 +341,15 @@ class LinkParams:
         "none", "codec; 'dystop list codecs' shows them; none: whole models"
     )
     fraction: Annotated[float, Gt(0), Le(1)] = param(
-        0.1, "share of the numbers that topk and randomk send"
+        0.1,
+        "share of the numbers that topk and randomk send",
+        under={"compression": lambda: CODECS.having("fraction")},
     )
     step: Annotated[float, Ge(0), Le(1)] = param(
         0.0,
         "gamma of CHOCO's rule, by which compressed mixing keeps the mean of models where the "
         "mechanism keeps it; 0: int8 1, sign 0.5, topk twice the fraction, randomk the fraction",
+        under={"compression": lambda: CODECS.having("step")},
     )
 
 
@@ -370,7 +373,7 @@ def codec_of(given: LinkParams, *, keeps_mean: bool = False) -> Codec | None:
         return None
     kind: Any = CODECS[given.compression]
     shared = {"step": given.step, "keeps_mean": keeps_mean}
-    if issubclass(kind, SparseCodec):
+    if "fraction" in (field.name for field in fields(kind)):
         shared["fraction"] = given.fraction
     codec: Codec = kind(**shared)
     return codec

@@ -40,13 +40,25 @@ class StalenessWeighting:
         "learning-rate: ASO-Fed; compensate: first-order delay compensation",
     )
     share: Annotated[float, Gt(0), Le(1)] = param(
-        1.0, "factor on the weight of every neighbour under FedAsync's three rules (its alpha)"
+        1.0,
+        "factor on the weight of every neighbour under FedAsync's three rules (its alpha)",
+        under={"rule": ("constant", "polynomial", "hinge")},
     )
-    exponent: Annotated[float, Ge(0)] = param(0.5, "polynomial: weight (age + 1)^-exponent")
-    slope: Annotated[float, Ge(0)] = param(10.0, "hinge: weight 1 / (slope (age - limit) + 1)")
-    limit: Annotated[int, Ge(0)] = param(4, "hinge, discard: age up to which a model is fresh")
+    exponent: Annotated[float, Ge(0)] = param(
+        0.5, "polynomial: weight (age + 1)^-exponent", under={"rule": ("polynomial",)}
+    )
+    slope: Annotated[float, Ge(0)] = param(
+        10.0, "hinge: weight 1 / (slope (age - limit) + 1)", under={"rule": ("hinge",)}
+    )
+    limit: Annotated[int, Ge(0)] = param(
+        4,
+        "hinge, discard: age up to which a model is fresh",
+        under={"rule": ("hinge", "discard")},
+    )
     strength: Annotated[float, Ge(0)] = param(
-        1.0, "compensate: factor of the second-order term; 0 leaves models as they are"
+        1.0,
+        "compensate: factor of the second-order term; 0 leaves models as they are",
+        under={"rule": ("compensate",)},
     )
 
 

@@ -14,7 +14,7 @@ import numpy as np
 from annotated_types import Ge, Le
 
 from dystop.control.time_spent import compute_seconds
-from dystop.params import check_bounds, param
+from dystop.params import Choices, check_bounds, param
 from dystop.plan import Links
 from dystop.record import Added
 from dystop.recorders.recorder import FinishedRound, Recorder, Setting
@@ -22,6 +22,9 @@ from dystop.sparse import Bools, Floats
 
 Watts = Annotated[float, Ge(0), Le(1e6)]
 FiveBoards = tuple[Watts, Watts, Watts, Watts, Watts]
+_ON: dict[str, Choices] = {"enabled": None}
+_SAME: dict[str, Choices] = {**_ON, "boards": ("auto", "same")}
+_JETSON: dict[str, Choices] = {**_ON, "boards": ("auto", "jetson")}
 
 
 @dataclass(frozen=True)
@@ -34,27 +37,40 @@ class Energy:
         "whose power: jetson: the paper's five boards, in their order; same: compute_w and idle_w "
         "for every worker; auto: jetson where world.compute.devices or testbed.devices is, else "
         "same",
+        under=_ON,
     )
     compute_w: Watts = param(
-        25.0, "power of a worker while it trains, in watts; default: Jetson Orin NX, 25 W mode"
+        25.0,
+        "power of a worker while it trains, in watts; default: Jetson Orin NX, 25 W mode",
+        under=_SAME,
     )
     idle_w: Watts = param(
-        5.0, "its power while it does not, in watts; default: half of the board's lowest mode"
+        5.0,
+        "its power while it does not, in watts; default: half of the board's lowest mode",
+        under=_SAME,
     )
     jetson_compute_w: FiveBoards = param(
         (10.0, 15.0, 25.0, 60.0, 30.0),
         "power while training of Jetson Nano, Orin Nano, Orin NX, AGX Orin and AGX Xavier, in "
         "watts; default: the vendor's highest power modes",
+        under=_JETSON,
     )
     jetson_idle_w: FiveBoards = param(
         (2.5, 3.5, 5.0, 7.5, 5.0),
         "idle power of the five boards, in watts; default: half of their lowest power modes",
+        under=_JETSON,
     )
     transmit_w: Watts = param(
-        0.46, "power of the radio while it sends, on top of compute_w or idle_w, in watts"
+        0.46,
+        "power of the radio while it sends, on top of compute_w or idle_w, in watts",
+        under=_ON,
     )
-    receive_w: Watts = param(0.12, "power of the radio while it receives, on top, in watts")
-    per_worker: bool = param(False, "whether records hold the energy of every worker, too")
+    receive_w: Watts = param(
+        0.12, "power of the radio while it receives, on top, in watts", under=_ON
+    )
+    per_worker: bool = param(
+        False, "whether records hold the energy of every worker, too", under=_ON
+    )
 
     def __post_init__(self) -> None:
         """Raise ConfigError where a value is out of bounds."""

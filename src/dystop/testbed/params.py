@@ -119,7 +119,11 @@ class TestbedParams:
         "bandwidth: world: from the channel model; free: unlimited, and everybody is in reach of "
         "everybody; trace: as recorded",
     )
-    trace: str = param("", "run folder with the recorded link rates, for links = trace")
+    trace: str = param(
+        "",
+        "run folder with the recorded link rates, for links = trace",
+        under={"links": ("trace",)},
+    )
     time_scale: Positive = param(1.0, "real seconds per emulated second; 0.1: ten times as fast")
     quorum: Annotated[float, Gt(0), Le(1)] = param(
         1.0, "fraction of the workers that must be present before round 1"

@@ -54,9 +54,13 @@ class PrivacyParams:
     noise_multiplier: Annotated[float, Ge(0)] = param(
         0.0, "deviation of the noise in a step, in units of clip; 0: training is not private"
     )
-    clip: Annotated[float, Gt(0)] = param(1.0, "largest norm of the gradient of one sample")
+    clip: Annotated[float, Gt(0)] = param(
+        1.0, "largest norm of the gradient of one sample", under={"noise_multiplier": None}
+    )
     delta: Annotated[float, Gt(0), Lt(1)] = param(
-        1e-5, "probability for which epsilon is stated; below 1 / samples of a worker"
+        1e-5,
+        "probability for which epsilon is stated; below 1 / samples of a worker",
+        under={"noise_multiplier": None},
     )
 
     @property

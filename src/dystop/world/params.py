@@ -114,10 +114,10 @@ class Mobility:
 
     enabled: bool = param(False, "whether workers move")
     speed_mps: tuple[Speed, Speed] = param(
-        (0.5, 1.5), "range of walking speeds, in metres per second"
+        (0.5, 1.5), "range of walking speeds, in metres per second", under={"enabled": None}
     )
     pause_s: tuple[Pause, Pause] = param(
-        (0.0, 10.0), "range of pauses between two walks, in seconds"
+        (0.0, 10.0), "range of pauses between two walks, in seconds", under={"enabled": None}
     )
 
     def __post_init__(self) -> None:

@@ -152,7 +152,7 @@ def test_parameters_are_checked_as_those_of_a_built_in_mechanism(mine):
     for word, facts in {
         "mechanism.share=2": ("mechanism.share = 2", "<= 1", "share of the workers"),
         "mechanism.shore=1": ("'mechanism.shore'", "mechanism.share"),
-        "mechanism.V=1": ("'mechanism.V'",),
+        "mechanism.V=1": ("mechanism.V is not used",),
     }.items():
         done = call("run", f"mechanism.name={path}", word, *SMALL)
         assert done.exit_code == 2, done.output

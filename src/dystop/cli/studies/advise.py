@@ -18,6 +18,7 @@ from dystop.cli.options import (
     Trust,
     Words,
     check_target,
+    name_left_out,
     split_names,
     split_words,
 )
@@ -194,6 +195,8 @@ def _plan(
             "engine.train = false is planning only and trains no model, but trials compare what "
             "models learn; set engine.train=true"
         )
+    if names == [_ALL]:
+        name_left_out("mechanisms")
     usable = _usable(trials, chosen, skip=names == [_ALL])
     limit_s = limit_s or horizon_s(base, TURNS)
     plan = stages(len(usable), limit_s, seeds)

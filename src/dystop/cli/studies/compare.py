@@ -16,6 +16,7 @@ from dystop.cli.options import (
     Target,
     Trust,
     check_target,
+    name_left_out,
     names_of,
     split_names,
     split_words,
@@ -99,7 +100,7 @@ def _comparison(
     settings: list[str],
 ) -> "Comparison":
     from dystop.errors import ConfigError
-    from dystop.experiments.studies.compare import Comparison
+    from dystop.experiments.studies.compare import ALL, Comparison
 
     file, keys = split_words(words)
     check_file(file, "compare", f"--mechanisms {_EXAMPLE}")
@@ -110,6 +111,8 @@ def _comparison(
             f"{_EXAMPLE}; 'dystop list mechanisms' shows them"
         )
     names = split_names(mechanisms)
+    if names == [ALL]:
+        name_left_out("mechanisms")
     return Comparison(file, keys, names, seeds or _SEEDS, law, settings)
 
 

@@ -112,7 +112,7 @@ class ModelParams:
     adapter: Literal["none", "lora"] = param(
         "none", "lora: the base is frozen, and only adapters are trained and sent; none: everything"
     )
-    lora: LoraParams = section(LoraParams, "the adapters of LoRA")
+    lora: LoraParams = section(LoraParams, "the adapters of LoRA", under={"adapter": ("lora",)})
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,6 @@ from dystop.control.laws import LAWS
 from dystop.data.partition import PartitionChoice, is_file
 from dystop.errors import ConfigError, RunFolderError
 from dystop.experiments.config.experiment import NAMED_PARTS, Experiment, every_key, resolve
-from dystop.experiments.config.keys import is_section
 from dystop.experiments.config.readings import preset
 from dystop.experiments.config.tables import (
     load_file,
@@ -24,7 +23,9 @@ from dystop.experiments.config.validation import (
     Source,
     as_table,
     check_name,
+    check_used,
     checked_tree,
+    not_used,
     validate,
     wrong,
 )
@@ -40,6 +41,7 @@ from dystop.world.trace import TRACE
 _PLUG_IN = (
     " or package.module:Class (a mechanism from a plug-in is known once the plug-in is installed)"
 )
+_MECHANISM = ("mechanism.name", "mechanism", MECHANISMS, "dystop")
 _LONGEST_NAME = 100
 _READING = "reading"
 _REPLAY = "-replay"
@@ -178,6 +180,7 @@ def _experiment_of(tree: Mapping[str, Any], source: Source) -> Experiment:
     check_name(source, "mechanism.name", name, MECHANISMS, _PLUG_IN)
     parts = _chosen_parts(tree, source)
     known = {key.name: key for key in every_key(name, **parts)}
+    _check_options(tree, known, source)
     tree = checked_tree(tree, "", known, source)
     options = {key: _taken(tree, key) for key in parts}
     kinds = {**get_type_hints(Experiment, include_extras=True), "mechanism": MECHANISMS[name]}
@@ -193,6 +196,7 @@ def _experiment_of(tree: Mapping[str, Any], source: Source) -> Experiment:
         area_m = yard_of(experiment.fleet.workers)
         experiment = replace(experiment, world=replace(experiment.world, area_m=area_m))
     _check_partition(experiment, source)
+    check_used(experiment, source)
     if ":" not in experiment.model.name:
         also = " or package.module:factory"
         check_name(source, "model.name", experiment.model.name, [*MODELS, OWN_MODEL], also)
@@ -217,13 +221,20 @@ def _chosen_parts(tree: Mapping[str, Any], source: Source) -> dict[str, type]:
         if not part.options:
             continue
         found[part.options] = kind
-        given = tree.get(section, {}).get(part.options.partition(".")[2])
-        if given and not is_section(kind):
-            what = f"{part.names.registry.what} {name!r}"
-            raise ConfigError(
-                f"{source.of(part.options)}: {part.options}: {what} has no parameters"
-            )
     return found
+
+
+def _check_options(tree: Mapping[str, Any], known: Mapping[str, Any], source: Source) -> None:
+    """Refuse a parameter of a part that is not chosen; no part has one that is spelled wrong."""
+    places = [(part.key, part.options, part.names.registry, part.default) for part in NAMED_PARTS]
+    for by, table, registry, usual in [*places, _MECHANISM]:
+        section, _, key = by.partition(".")
+        inside = tree.get(section, {})
+        given = inside if table == section else inside.get(table.partition(".")[2])
+        for name in given if isinstance(given, Mapping) else ():
+            at = f"{table}.{name}"
+            if at not in known and (takers := registry.having(name)):
+                raise ConfigError(not_used(source, at, by, inside.get(key, usual), takers))
 
 
 def _taken(tree: dict[str, Any], key: str) -> dict[str, Any]:

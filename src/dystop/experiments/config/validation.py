@@ -7,7 +7,7 @@ allowed.
 
 import json
 import math
-from collections.abc import Hashable, Iterable, Mapping
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, TypeVar, cast
@@ -17,6 +17,7 @@ from pydantic import ConfigDict, TypeAdapter, ValidationError
 from dystop.errors import ConfigError, closest, nearest
 from dystop.experiments.config.keys import UNSET, Key, keys_of
 from dystop.experiments.config.write import toml_value
+from dystop.params import unused
 
 Section = TypeVar("Section")
 COMMAND_LINE = "command line"
@@ -151,6 +152,26 @@ def _unknown(key: str, known: Iterable[str], source: Source) -> ConfigError:
     return ConfigError(
         f"{source.of(key)}: unknown key {key!r}{hint or '.'} ('dystop list keys' shows every key)"
     )
+
+
+def not_used(source: Source, key: str, by: str, now: object, choices: Sequence[object]) -> str:
+    """Say that another key leaves a key without effect, and under which choices it has one."""
+    *most, last = map(_shown, choices) if choices else ["any other"]
+    some = f"{', '.join(most)} or {last}" if most else last
+    where = source.of(key.partition(" ")[0])
+    return f"{where}: {key} is not used with {by} = {_shown(now)}; it is with {some}"
+
+
+def _shown(value: object) -> str:
+    return repr(value) if isinstance(value, str) else toml_value(value)
+
+
+def check_used(section: object, source: Source) -> None:
+    """Refuse a key that another one leaves without effect, unless it has its default."""
+    for found in unused(section):
+        key = f"{found.key} = {_shown(found.value)}"
+        fact = not_used(source, key, found.by, found.now, found.choices)
+        raise ConfigError(f"{fact} (default: {_shown(found.usual)})")
 
 
 def wrong(source: Source, key: str, given: object, expected: str) -> ConfigError:
