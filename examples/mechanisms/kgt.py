@@ -34,7 +34,7 @@ class KGT(Mechanism):
         rows = metropolis(graph, active)
         return Plan(active, links(graph.dst, graph.src), (rows,), synchronous=True), memory
 
-    def after_mixing(self, own: Values, mixed: Values) -> Values:
+    def after_mixing(self, own: Values, mixed: Values, dt: Any) -> Values:
         """Move the correction by how the own mean step differs from that of the neighbours."""
         return {"correction": own["correction"] - own["step"] + mixed["step"]}
 

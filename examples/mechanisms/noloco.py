@@ -8,7 +8,7 @@ so one model is sent.
 """
 
 from dataclasses import dataclass
-from typing import Annotated, ClassVar
+from typing import Annotated, Any, ClassVar
 
 import numpy as np
 from annotated_types import Ge, Gt
@@ -64,7 +64,7 @@ class NoLoCo(Mechanism):
                 partner[i], partner[j] = j, i
         return partner
 
-    def after_mixing(self, own: Values, mixed: Values) -> Values:
+    def after_mixing(self, own: Values, mixed: Values, dt: Any) -> Values:
         """Take the outer step from where the training began."""
         progress = mixed["model"] - own["start"]
         velocity = self.momentum * own["velocity"] + self.rate * progress

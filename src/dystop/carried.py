@@ -86,16 +86,17 @@ class Carrying:
     mechanism: "Mechanism"
     places: Places
 
-    def after_mixing(self, own: tuple[A, B], mixed: tuple[A, B]) -> tuple[A, B]:
+    def after_mixing(self, own: tuple[A, B], mixed: tuple[A, B], dt: A) -> tuple[A, B]:
         """Return vector and counters after the mechanism has changed what was mixed.
 
         Args:
             own: Vector and counters of the worker before the round.
             mixed: The same after all stages of mixing.
+            dt: Seconds since the last round of the worker opened.
         """
         before, after = self.places.values(*own), self.places.values(*mixed)
         vector, counters = deepcopy(mixed)
-        self.places.write(vector, counters, self.mechanism.after_mixing(before, after))
+        self.places.write(vector, counters, self.mechanism.after_mixing(before, after, dt))
         return vector, counters
 
 

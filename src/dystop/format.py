@@ -5,7 +5,7 @@ It stands in `run.json` and `study.json`, in the checkpoints of simulator and wo
 session (`Join.format`).
 """
 
-FORMAT = 3
+FORMAT = 4
 """The number of this version. Every change of a format raises it.
 
 A format changes when a file, table, message or field is added, removed, renamed or reordered, when
@@ -17,8 +17,8 @@ Nothing converts: a reader refuses any other number with `other_format`.
 def other_format(what: object, found: object) -> str:
     """Return the sentence that refuses another number.
 
-    >>> other_format("runs/x/run.json", 2)  # doctest: +ELLIPSIS
-    'runs/x/run.json: its format is 2, this version of dystop uses 3; use the version ...'
+    >>> other_format("runs/x/run.json", 3)  # doctest: +ELLIPSIS
+    'runs/x/run.json: its format is 3, this version of dystop uses 4; use the version ...'
     """
     return (
         f"{what}: its format is {found}, this version of dystop uses {FORMAT}; use the version of "

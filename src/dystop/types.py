@@ -179,6 +179,7 @@ class ControlState:
     staleness: Ints  # tau_t^i, [N]
     queue: Floats  # q_t^i, [N]
     version: Ints  # local trainings started after the first, [N]
+    active_s: Floats  # when the last round opened in which the worker was active, [N]
     pulls: PairCounts  # Pull(v_i, v_j)
     memory: Memory  # of the mechanism
     wire_bytes: int = 0  # of all rounds; counts each transfer once
@@ -338,7 +339,7 @@ class Mechanism:
         """Decide one round; return the plan and the memory for the next round."""
         raise NotImplementedError(f"{type(self).__name__} must implement `plan`")
 
-    def after_mixing(self, own: Values, mixed: Values) -> Values:
+    def after_mixing(self, own: Values, mixed: Values, dt: Any) -> Values:
         """Return what else mixing changes of a worker's model and carried vectors, by name.
 
         This place and the two below must be pure and elementwise: they get the vectors of one
@@ -347,6 +348,7 @@ class Mechanism:
         Args:
             own: The vectors of the worker before the round, with its trained parameters as "model".
             mixed: The same after all stages of mixing.
+            dt: Seconds since the last round of the worker opened, [1] or [workers, 1].
         """
         return {}
 

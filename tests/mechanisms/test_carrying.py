@@ -15,6 +15,7 @@ from dystop.control.stopping import Evaluate, Stop
 from dystop.errors import ConfigError, TransportError
 from dystop.experiments.building import build
 from dystop.experiments.config import read_experiment
+from dystop.mechanisms import DPSGD
 from dystop.simulator import run_rounds
 from dystop.simulator.checkpoint import load_newest, save
 from dystop.simulator.round import begin
@@ -124,8 +125,6 @@ def test_kgt_has_no_bias_and_its_corrections_sum_to_zero():
 
 def test_kgt_with_one_step_tracks_the_gradient():
     """Its limit is that of gradient tracking; D-PSGD ends at (3.71, 4.82, 6.48)."""
-    from dystop.mechanisms import DPSGD
-
     end = end_of(*path_of_three(KGT(), {"model": (3.0, 6.0, 9.0)}, rounds=400))
     assert end["model"] == pytest.approx([5.0, 5.0, 5.0], abs=1e-3)
     biased = end_of(*path_of_three(DPSGD(topology="complete"), {}, rounds=400))
@@ -136,12 +135,12 @@ def test_noloco_by_hand():
     """Pairs (01)(23), then inner progress and pairs (02)(13), as in the worked example."""
     mechanism = NoLoCo(rate=0.7, momentum=0.5)
     own = {"start": np.array([0.0, 4.0, 8.0, 12.0]), "velocity": np.zeros(4)}
-    after = mechanism.after_mixing(own, {"model": np.array([2.0, 2.0, 10.0, 10.0])})
+    after = mechanism.after_mixing(own, {"model": np.array([2.0, 2.0, 10.0, 10.0])}, 1.0)
     assert after["model"] == pytest.approx([1.4, 2.6, 9.4, 10.6])
     assert after["velocity"] == pytest.approx([1.4, -1.4, 1.4, -1.4])
     trained = after["model"] + np.array([0.5, 0.5, -0.5, -0.5])
     mean = (trained + trained[[2, 3, 0, 1]]) / 2
-    again = mechanism.after_mixing(after, {"model": mean})
+    again = mechanism.after_mixing(after, {"model": mean}, 1.0)
     assert again["model"] == pytest.approx([4.9, 4.7, 7.3, 7.1])
 
 
@@ -263,3 +262,27 @@ def test_an_attacker_sends_carried_vectors_with_rows_of_their_own():
     *_, (_, state) = run_rounds(components, begin(components))
     values = components.trainer.places.values(state.models.latest, state.models.counters)
     assert (values["weight"] < 1).any()
+
+
+@dataclass(frozen=True)
+class Clocked(DPSGD):
+    """Adds up the seconds that its worker was told."""
+
+    name = "clocked"
+
+    def capabilities(self):
+        return replace(super().capabilities(), carries=(Carried("seconds", "home", width=1),))
+
+    def after_mixing(self, own, mixed, dt):
+        return {"seconds": own["seconds"] + dt}
+
+
+def test_a_worker_is_told_the_seconds_since_its_last_round():
+    """They add up to when its last round opened."""
+    components, state = path_of_three(Clocked(topology="complete"), {}, rounds=5)
+    records = [(record, state) for record, state in run_rounds(components, state)]
+    opened_s, state = records[-2][0].clock_s, records[-1][1]
+    told = components.trainer.places.values(state.models.latest, state.models.counters)["seconds"]
+    assert told[:, 0].tolist() == pytest.approx([opened_s] * 3)
+    assert state.control.active_s.tolist() == [opened_s] * 3
+    assert opened_s > 0.0

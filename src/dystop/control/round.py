@@ -14,7 +14,7 @@ from dystop.control.staleness import next_queue, next_staleness
 from dystop.errors import TransportError
 from dystop.plan import Links, Plan
 from dystop.record import ACCURACY, Evaluated, RoundRecord
-from dystop.sparse import Bools, Ints, PairCounts, mask_of, no_pairs
+from dystop.sparse import Bools, Floats, Ints, PairCounts, mask_of, no_pairs
 from dystop.types import (
     ControlState,
     Fleet,
@@ -35,6 +35,7 @@ def initial_state(fleet: Fleet, mechanism: Mechanism) -> ControlState:
         staleness=np.zeros(n, np.int64),
         queue=np.zeros(n),
         version=np.zeros(n, np.int64),
+        active_s=np.zeros(n),
         pulls=no_pairs(fleet.nodes),
         memory=mechanism.init(fleet),
     )
@@ -92,8 +93,9 @@ def advance(
     """
     _refuse_lost_shares(mechanism, view, plan, outcome)
     active = confirmed(plan, outcome)
-    version = control.version.copy()
+    version, active_s = control.version.copy(), control.active_s.copy()
     version[active] += 1
+    active_s[active] = view.now_s
     bound, queue = mechanism.capabilities().queue_bound, control.queue
     if bound is not None:
         queue = next_queue(queue, control.staleness, bound, view.alive)
@@ -103,12 +105,22 @@ def advance(
         staleness=_next_staleness(control.staleness, active, frozen),
         queue=queue,
         version=version,
+        active_s=active_s,
         pulls=_with_pulls(control.pulls, plan.links, outcome.lost),
         memory=control.memory,
         wire_bytes=control.wire_bytes + int(np.add.reduce(outcome.link_bytes)),
         samples=control.samples + outcome.samples,
         last=outcome,
     )
+
+
+def seconds_apart(control: ControlState, workers: Ints) -> Floats:
+    """Return the seconds since the last rounds of workers opened, for `Mechanism.after_mixing`.
+
+    Before its first round, a worker counts them from the start of the run.
+    """
+    apart: Floats = control.clock_s - control.active_s[workers]
+    return apart
 
 
 def _refuse_lost_shares(mechanism: Mechanism, view: View, plan: Plan, outcome: Outcome) -> None:
@@ -156,15 +168,17 @@ def apply_late_report(
         link_bytes: Bytes of these pulls on the wire.
         trains: Whether the worker was active, and not only a receiver.
     """
-    staleness, version = control.staleness, control.version
+    staleness, version, active_s = control.staleness, control.version, control.active_s
     if trains:
-        staleness, version = staleness.copy(), version.copy()
+        staleness, version, active_s = staleness.copy(), version.copy(), active_s.copy()
         staleness[worker] = 0
         version[worker] += 1
+        active_s[worker] = control.clock_s
     return replace(
         control,
         staleness=staleness,
         version=version,
+        active_s=active_s,
         pulls=control.pulls.add(np.full(len(src), worker), src),
         wire_bytes=control.wire_bytes + link_bytes,
     )

@@ -47,9 +47,9 @@ class Wrapper(Mechanism):
         check_plan(self.inner, plan, view)
         return self.changed(plan, view), memory
 
-    def after_mixing(self, own: Values, mixed: Values) -> Values:
+    def after_mixing(self, own: Values, mixed: Values, dt: Any) -> Values:
         """Let the mechanism inside change carried vectors."""
-        return self.inner.after_mixing(own, mixed)
+        return self.inner.after_mixing(own, mixed, dt)
 
     def correction(self, carried: Values) -> Any:
         """Return the correction of the mechanism inside."""

@@ -2,13 +2,15 @@
 
 from dataclasses import replace
 
+import torch
 from torch import Tensor
 
 from dystop.carried import Carrying
+from dystop.control.round import seconds_apart
 from dystop.plan import Mix
 from dystop.simulator.mixing.stage import Sent, Sources, mixed_rows
 from dystop.simulator.model_stack import Models, index
-from dystop.simulator.state import Components
+from dystop.simulator.state import Components, State
 from dystop.sparse import Ints
 
 Vectors = tuple[Tensor, Tensor]
@@ -25,16 +27,18 @@ def vectors_before(components: Components, models: Models, active: Ints) -> Vect
 
 
 def after_mixing(
-    components: Components, models: Models, active: Ints, before: Vectors | None
+    components: Components, state: State, active: Ints, before: Vectors | None
 ) -> None:
     """Let the mechanism change the vectors of the active workers after all stages of mixing."""
     if before is None:
         return
+    models = state.models
     models.trainings.finish(active)
     at = index(active, models.latest)
+    dt = torch.as_tensor(seconds_apart(state.control, active)[:, None]).to(models.latest)
     carrying = Carrying(components.mechanism, components.trainer.places)
     mixed = models.latest[at], models.counters[at]
-    models.latest[at], models.counters[at] = carrying.after_mixing(before, mixed)
+    models.latest[at], models.counters[at] = carrying.after_mixing(before, mixed, dt)
 
 
 def mix_own_rows(

@@ -41,7 +41,7 @@ def execute(
     distance = _distances(state, realised) if asks else None
     vectors = vectors_before(components, models, active)
     state = _mix(components, state, view, realised)
-    after_mixing(components, models, active, vectors)
+    after_mixing(components, state, active, vectors)
     trained = _train(components, state, view, realised)
     if models.finished is not None and before is not None:
         models.finished[index(active, models.latest)] = before

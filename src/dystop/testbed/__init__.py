@@ -17,5 +17,5 @@ launch        processes, networks and failpoints of one machine
 names         what the parties are called
 
 A package imports only from those below it. Coordinator and worker do not import each other, nor do
-params and launch.
+params, launch and names.
 """

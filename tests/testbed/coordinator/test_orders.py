@@ -11,7 +11,7 @@ from dystop.mechanisms import MECHANISMS
 from dystop.mechanisms.staleness_weighted import StalenessWeighting, apply
 from dystop.plan import Plan, join_links, links, mix_of, no_links
 from dystop.sparse import ints
-from dystop.testbed.coordinator.orders import orders_from_plan, pull_times, stage_count
+from dystop.testbed.coordinator.orders import RoundLimits, orders_from_plan, pull_times, stage_count
 from dystop.testbed.protocol.codec import decode, encode
 from dystop.types import Mailbox
 from support.engine_fixtures import Script
@@ -27,9 +27,12 @@ def view_of(n=4, **changes):
 def orders(plan, view, rates=None, mechanism=None):
     steps = np.full(len(plan.active), 7) if plan.steps is None else plan.steps
     rates = np.zeros(len(plan.links)) if rates is None else rates
-    return orders_from_plan(
-        plan, view, mechanism or Script(), steps, rates, np.full(view.fleet.nodes, 5.0), epoch=2
+    pull_s = np.full(view.fleet.nodes, 5.0)
+    limits, apart_s = (
+        RoundLimits(0.0, 0.0, pull_s, pull_s, rates),
+        3.0 * np.arange(1, len(plan.active) + 1),
     )
+    return orders_from_plan(plan, view, mechanism or Script(), steps, limits, apart_s, epoch=2)
 
 
 def test_pulls_of_an_active_worker():
@@ -39,7 +42,7 @@ def test_pulls_of_an_active_worker():
     assert list(found) == [0]
     order = found[0]
     assert (order.epoch, order.train, order.steps, order.rate) == (2, True, 7, 0.5)
-    assert order.budget_s == 5.0
+    assert (order.budget_s, order.dt) == (5.0, 3.0)
     (stage,) = order.stages
     assert [(p.node, p.exact, p.into, p.bytes_per_s) for p in stage.pulls] == [
         (2, False, "row", 10.0),

@@ -14,6 +14,7 @@ from dystop.experiments.folders.run_folder import open_run
 from dystop.experiments.testbed.launch import make_folder
 from dystop.experiments.testbed.operations import restore_ledger
 from dystop.experiments.testbed.threads import run_threads
+from dystop.format import FORMAT
 from dystop.testbed.audit.check import check_run
 from dystop.testbed.ledger import sqlite
 from dystop.testbed.ledger.recovery import EPOCH_GAP, recover
@@ -141,7 +142,7 @@ def test_a_ledger_of_a_newer_format_is_not_restored(tmp_path):
     path = with_backups(tmp_path, [1])
     with closing(SqliteLedger(path)) as ledger:
         ledger._base.execute("PRAGMA user_version = 99")
-    with pytest.raises(RunFolderError, match=r"format is 99.*uses 3"):
+    with pytest.raises(RunFolderError, match=rf"format is 99.*uses {FORMAT}"):
         restore_ledger(tmp_path)
 
 

@@ -19,7 +19,11 @@ from dystop.testbed.worker.state import first_state
 from dystop.types import Mechanism
 from support.testbed.worker_fixtures import WorkerHarness, of, reports, vec
 
-CARRIES = Carried("weight", "own", width=1, first=1.0), Carried("moved", "home")
+CARRIES = (
+    Carried("weight", "own", width=1, first=1.0),
+    Carried("moved", "home"),
+    Carried("seconds", "home", width=1),
+)
 PLACES = places_of(CARRIES, parameters=2, width=2, counters=1)
 
 
@@ -29,13 +33,14 @@ class Moving(Mechanism):
 
     name = "moving"
 
-    def after_mixing(self, own, mixed):
-        return {"moved": own["moved"] + mixed["model"] - own["model"]}
+    def after_mixing(self, own, mixed, dt):
+        moved = own["moved"] + mixed["model"] - own["model"]
+        return {"moved": moved, "seconds": own["seconds"] + dt}
 
 
 @pytest.fixture
 def harness():
-    state = first_state(vec(0, 0, 1), np.zeros(2, np.int64))
+    state = first_state(vec(0, 0, 1), np.zeros(3, np.int64))
     harness = WorkerHarness(state, carrying=Carrying(Moving(), PLACES))
     harness.join()
     return harness
@@ -43,7 +48,7 @@ def harness():
 
 def mixing(harness, weights=(0.5, 0.5), carried=(0.25, 0.75)):
     stage = Stage((Pull(1),), CarryingRow((0, 1), weights, carried=carried))
-    order = Execute(1, 1, True, (stage,), steps=4, budget_s=5.0)
+    order = Execute(1, 1, True, (stage,), steps=4, budget_s=5.0, dt=3.0)
     return of(harness.receive(order), StartPull)
 
 
@@ -56,7 +61,12 @@ def test_weights_of_their_own_mix_the_vectors_that_have_them(harness):
     (pull,) = mixing(harness)
     actions = harness.finish_pull(pull, 4, 8, 2)
     (start,) = of(actions, StartTraining)
-    assert values(harness.state) == {"model": [2, 4], "weight": [1.75], "moved": [2, 4]}
+    assert values(harness.state) == {
+        "model": [2, 4],
+        "weight": [1.75],
+        "moved": [2, 4],
+        "seconds": [3],
+    }
     assert start.vector is harness.state.models.latest
     assert start.counters is harness.state.models.counters
 
@@ -64,7 +74,12 @@ def test_weights_of_their_own_mix_the_vectors_that_have_them(harness):
 def test_a_lost_share_is_missing(harness):
     (pull,) = mixing(harness)
     harness(PullFailed(pull.key, "timeout"))
-    assert values(harness.state) == {"model": [0, 0], "weight": [0.25], "moved": [0, 0]}
+    assert values(harness.state) == {
+        "model": [0, 0],
+        "weight": [0.25],
+        "moved": [0, 0],
+        "seconds": [3],
+    }
 
 
 def test_a_training_that_fails_leaves_all_vectors_as_they_were(harness):

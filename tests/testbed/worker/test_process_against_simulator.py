@@ -11,7 +11,7 @@ from dystop.data import load, take
 from dystop.plan import Plan, links, mix_of
 from dystop.simulator.params import EngineParams
 from dystop.simulator.round import begin, simulate
-from dystop.testbed.coordinator.orders import orders_from_plan
+from dystop.testbed.coordinator.orders import RoundLimits, orders_from_plan
 from dystop.testbed.protocol.payload import schema_of
 from dystop.testbed.worker.state import Introduction, WorkerSetup
 from dystop.testbed.worker.training_thread import local_trainer
@@ -85,9 +85,9 @@ def test_two_rounds_equal_the_simulators(testbed):
         view = replace_view(components, round_)
         steps = np.full(len(plan.active), 2) if plan.steps is None else plan.steps
         rates = np.zeros(len(plan.links))
-        orders = orders_from_plan(
-            plan, view, components.mechanism, steps, rates, np.full(view.fleet.nodes, 5.0), epoch=1
-        )
+        pull_s = np.full(view.fleet.nodes, 5.0)
+        limits, apart_s = RoundLimits(0.0, 0.0, pull_s, pull_s, rates), np.zeros(len(plan.active))
+        orders = orders_from_plan(plan, view, components.mechanism, steps, limits, apart_s, epoch=1)
         for node, execute in orders.items():
             testbed.coordinator.send(f"w{node:02d}", execute)
         for node in orders:

@@ -202,8 +202,8 @@ def orders_from_plan(
     view: View,
     mechanism: Mechanism,
     steps: Ints,
-    rates: Floats,
-    pull_s: Floats,
+    limits: RoundLimits,
+    dt: Floats,
     epoch: int = 0,
 ) -> dict[int, Execute]:
     """Return the order of every node that is active, mixes or receives a model in this round.
@@ -213,13 +213,12 @@ def orders_from_plan(
         view: The view that the plan was decided from.
         mechanism: The mechanism that decided it.
         steps: Mini-batches of each active worker, [A].
-        rates: Bytes per second that each link is paced to, 0: not paced, [L].
-        pull_s: Seconds for all pulls of the order of each node, from its start, [nodes].
+        limits: Of the round.
+        dt: Seconds since the last round of each active worker opened, [A].
         epoch: The coordinator's epoch.
     """
-    stages = [
-        _StageOrders(plan, view, mechanism, rates, k).by_node() for k in range(stage_count(plan))
-    ]
+    found = (_StageOrders(plan, view, mechanism, limits.rates, k) for k in range(stage_count(plan)))
+    stages = [stage.by_node() for stage in found]
     place = {int(i): k for k, i in enumerate(plan.active)}
     return {
         node: Execute(
@@ -229,8 +228,9 @@ def orders_from_plan(
             stages=tuple(stage.get(node, Stage()) for stage in stages),
             steps=int(steps[place[node]]) if node in place else 0,
             rate=_rate(plan, place.get(node)),
-            budget_s=float(pull_s[node]),
+            budget_s=float(limits.pull_s[node]),
             keep_mail=plan.keep_mail,
+            dt=float(dt[place[node]]) if node in place else 0.0,
         )
         for node in sorted(set(place).union(*stages))
     }

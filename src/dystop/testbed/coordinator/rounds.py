@@ -25,6 +25,7 @@ from dystop.control.round import (
     build_view,
     decide,
     record_of,
+    seconds_apart,
 )
 from dystop.plan import Plan
 from dystop.record import RoundRecord
@@ -142,9 +143,8 @@ class Rounds:
         running = state.observations.running(world, state.at_s)
         limits = round_limits(state.setup, plan, view, steps, running, state.recent_s)
         mechanism = state.setup.mechanism
-        orders = orders_from_plan(
-            plan, view, mechanism, steps, limits.rates, limits.pull_s, state.epoch
-        )
+        apart_s = seconds_apart(state.control, plan.active)
+        orders = orders_from_plan(plan, view, mechanism, steps, limits, apart_s, state.epoch)
         for node, order in orders.items():
             if state.failures.is_on_trial(node, state.at_s):
                 orders[node] = replace(order, budget_s=float(limits.trial_pull_s[node]))

@@ -171,6 +171,7 @@ class Execute:
     rate: Number = 1.0  # factor on the learning rate
     budget_s: Seconds = 0.0  # for pulling, from the moment the worker starts the order
     keep_mail: bool = False  # a mailed model stays until its sender sends again
+    dt: Seconds = 0.0  # since the last round of an active worker opened
 
 
 @dataclass(frozen=True)

@@ -184,7 +184,9 @@ class ActiveExchange:
         """Return model and counters with which an active worker begins to train."""
         if setup.carrying is None:
             return self.model, self.counters
-        return setup.carrying.after_mixing((self.own, self.counters), (self.model, self.counters))
+        dt = np.array([self.order.dt], self.model.dtype)
+        before, mixed = (self.own, self.counters), (self.model, self.counters)
+        return setup.carrying.after_mixing(before, mixed, dt)
 
     def _move_start(self, shift: Vector) -> None:
         """Move the start of the training by a passive mix, so that its update stays the same."""
