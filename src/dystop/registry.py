@@ -1,7 +1,7 @@
 """Parts by name: the built-in ones, those of installed packages, and a user's own.
 
 A part is a class with the class variables `name` and `summary`, whose fields are its parameters, as
-`dystop.params.param` declares them: a mechanism, a timing law, a data set. A package announces one
+`dystop.params.param` declares them: a mechanism, a law of time, a data set. A package announces one
 by an entry point in the group of the registry:
 
     [project.entry-points."dystop.mechanisms"]

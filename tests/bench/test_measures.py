@@ -12,7 +12,7 @@ from dystop.bench import child, mixing, planning, processes, references, trainin
 from dystop.bench import settings as bench_settings
 from dystop.bench.scaling import cost_of_models, cost_of_workers
 from dystop.bench.settings import experiment
-from dystop.bench.timing import with_stopwatch
+from dystop.bench.stopwatch import with_stopwatch
 from dystop.bench.training import evaluation_step
 from dystop.errors import DystopError
 from dystop.experiments.building import build

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from dystop.bench import settings, timing
+from dystop.bench import settings, stopwatch
 from dystop.bench.machine import cpu_model
 from dystop.bench.result import markdown, number, row, spread
 from dystop.bench.suite import BENCHES, Measured, measure, prepare
@@ -40,7 +40,7 @@ def test_numbers_have_three_digits_that_matter(value, shown):
 
 def test_measures_are_taken_in_turns():
     order = []
-    one, two = timing.in_turns(
+    one, two = stopwatch.in_turns(
         [lambda: order.append("a") or 1.0, lambda: order.append("b") or 2], 3
     )
     assert order == list("ababab")
@@ -55,7 +55,7 @@ def test_a_meter_repeats_short_steps_until_they_last():
         time.sleep(0.001)
         return 5.0
 
-    rate = timing.Meter(step, CPU, at_least_s=0.02)()
+    rate = stopwatch.Meter(step, CPU, at_least_s=0.02)()
     assert 100 < rate < 5000
     assert len(calls) > 10
 

@@ -212,7 +212,7 @@ def test_a_mechanism_that_breaks_only_in_a_run():
         return everyone_pulls(view, notes={"far": float(far)})
 
     check_plans(broken(with_plan(undeclared)))
-    with pytest.raises(ConformanceError, match=r"run of 9 workers \(paper timing.*seed 0\)"):
+    with pytest.raises(ConformanceError, match=r"run of 9 workers \(paper law.*seed 0\)"):
         check_mechanism(broken(with_plan(undeclared)))
     check_mechanism(broken(with_plan(undeclared), needs=frozenset({"distance"})))
 

@@ -40,7 +40,7 @@ def test_runs_studies_and_folders(recorded, tmp_path):
     assert groups["study"]["summary"] == "2 of 3 finished"
     row = groups[""]["rows"][0]
     assert (row["key"], row["round"], row["rounds"]) == ("single", "5", "5")
-    assert (row["timing"], row["score_name"], shown["score_name"]) == ("paper", *["accuracy"] * 2)
+    assert (row["law"], row["score_name"], shown["score_name"]) == ("paper", *["accuracy"] * 2)
     assert row["score"] == f"{100 * open_run(recorded).records[-1].accuracy:.1f} %"
     assert list(find_runs(root / "single").locations) == ["single"]
     assert sorted(find_runs(root / "study").locations) == ["a-s0", "b-s0"]
@@ -57,7 +57,7 @@ def test_the_list_names_timing_and_score(recorded, tmp_path):
     shown = index_view(Library(tmp_path))
     rows = {row["name"]: row for group in shown["groups"] for row in group["rows"]}
     laws = {"paper": "paper", "overlap": "overlap", "real": "testbed", "table": "paper"}
-    assert {name: row["timing"] for name, row in rows.items()} == laws
+    assert {name: row["law"] for name, row in rows.items()} == laws
     assert (shown["score_name"], rows["table"]["score_name"]) == ("score", "r2")
     assert "%" not in rows["table"]["score"]
     assert rows["paper"]["score"].endswith(" %")

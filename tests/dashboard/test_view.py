@@ -226,7 +226,7 @@ def test_a_run_that_goes_on_and_one_whose_process_is_gone(run):
     shown = view_of(run)
     assert ("runs on", "testbed: real processes, measured seconds") in shown["facts"]
     (row,) = index_view(Library(run.parent))["groups"][0]["rows"]
-    assert dict(shown["facts"])["timing law"] == row["timing"] == "testbed"
+    assert dict(shown["facts"])["timing law"] == row["law"] == "testbed"
     update_info(run, status="failed", stop_reason="ValueError: no")
     assert view_of(run)["end"] == "Failed: ValueError: no"
 

@@ -9,7 +9,7 @@ waves       mechanisms that wake one worker at a time against D-PSGD
 testbed/    a coordinator under load, a worker that serves while it trains, and the wire
 scaling     cost against the number of workers and against the size of the model
 references  what training is measured against: one large batch, plain loops
-timing      fair timing: clocks wait for the device, measurements alternate
+stopwatch   fair measurement: clocks wait for the device, measurements alternate
 settings    how much is measured, and with which images
 machine     what the numbers were measured on
 child       one run in a process of its own, measured

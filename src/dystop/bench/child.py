@@ -47,7 +47,7 @@ def measure(words: list[str], began: float) -> dict[str, Any]:
 
 def _rounds(parts: "Components") -> dict[str, Any]:
     """Run to the end; return seconds in training, in evaluation, and in everything else."""
-    from dystop.bench.timing import with_stopwatch
+    from dystop.bench.stopwatch import with_stopwatch
     from dystop.simulator import no_round, run_rounds
     from dystop.simulator.round import begin
 

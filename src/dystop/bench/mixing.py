@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from dystop.bench.references import with_threads
 from dystop.bench.result import Line
 from dystop.bench.settings import Settings, Work, model_of
-from dystop.bench.timing import Meter, in_turns
+from dystop.bench.stopwatch import Meter, in_turns
 from dystop.control.aggregation import size_weights
 from dystop.plan import Mix
 from dystop.rng import stream

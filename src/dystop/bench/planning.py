@@ -25,7 +25,7 @@ import numpy as np
 from dystop.bench.child import peak_process_bytes
 from dystop.bench.result import Line, spread
 from dystop.bench.settings import Settings
-from dystop.bench.timing import in_turns
+from dystop.bench.stopwatch import in_turns
 from dystop.control.round import advance, build_view, decide, initial_state, record_of
 from dystop.mechanisms.dystop import DySTop
 from dystop.plan import Plan

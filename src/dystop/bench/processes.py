@@ -12,7 +12,7 @@ from typing import Any
 
 from dystop.bench.result import Line, spread
 from dystop.bench.settings import Settings, Work, experiment_words
-from dystop.bench.timing import in_turns
+from dystop.bench.stopwatch import in_turns
 from dystop.errors import DystopError
 
 Say = Callable[[str], None]

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from dystop.bench.settings import Work, images, model_of
-from dystop.bench.timing import Meter
+from dystop.bench.stopwatch import Meter
 
 Call = Callable[[Tensor, Tensor], Tensor]
 Step = Callable[[], None]

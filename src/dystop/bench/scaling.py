@@ -6,7 +6,7 @@ from dataclasses import replace
 from dystop.bench.references import large_batch, plain_loop
 from dystop.bench.result import Sweep
 from dystop.bench.settings import Settings, Work
-from dystop.bench.timing import timed
+from dystop.bench.stopwatch import timed
 from dystop.bench.training import Rounds, bench_for
 
 Say = Callable[[str], None]

@@ -11,7 +11,7 @@ from dystop.bench import references
 from dystop.bench.references import Bench, large_batch, large_forward, plain_loop
 from dystop.bench.result import Line, Spread
 from dystop.bench.settings import Settings, Work, experiment
-from dystop.bench.timing import Meter, in_turns
+from dystop.bench.stopwatch import Meter, in_turns
 from dystop.experiments.building import build
 from dystop.parallel import cores
 from dystop.simulator import run_rounds

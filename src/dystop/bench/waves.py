@@ -13,7 +13,7 @@ from typing import Any
 
 from dystop.bench.result import Line, Spread, spread
 from dystop.bench.settings import Settings, Work, experiment
-from dystop.bench.timing import in_turns, timed
+from dystop.bench.stopwatch import in_turns, timed
 from dystop.experiments.building import build
 from dystop.simulator import is_pipelined, no_round
 from dystop.simulator.pipeline import simulate_ahead

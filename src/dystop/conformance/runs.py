@@ -1,6 +1,6 @@
 """Short simulated runs of a mechanism, with arithmetic instead of training.
 
-Workers leave and return, move, and lose links and transfers. Under every timing law and publish
+Workers leave and return, move, and lose links and transfers. Under every law and publish
 rule, a run must reach its end and must resume from a checkpoint without a difference. The law
 `testbed` has one publish rule, that of real workers.
 """
@@ -137,7 +137,7 @@ def check_run(
     mechanism: Mechanism, workers: int, engine: EngineParams, seed: int, rounds: int = ROUNDS
 ) -> list[RoundRecord]:
     """Run to the end in an unstable world, and once more from a checkpoint in the middle."""
-    where = f"{engine.timing} timing, publish {engine.publish}, seed {seed}"
+    where = f"{engine.law.name} law, publish {engine.publish}, seed {seed}"
     context = CheckContext(mechanism, f"in a run of {workers} workers ({where})")
     components = components_for(mechanism, workers, engine, seed, rounds)
     try:

@@ -7,7 +7,7 @@ from dystop.conformance.runs import ENGINES, WORKERS, check_mean, check_run
 from dystop.simulator.params import EngineParams
 from dystop.types import Mechanism
 
-each_engine = pytest.mark.parametrize("engine", ENGINES, ids=lambda x: f"{x.timing}-{x.publish}")
+each_engine = pytest.mark.parametrize("engine", ENGINES, ids=lambda x: f"{x.law.name}-{x.publish}")
 
 
 def test_describes_itself(mechanism_under_test: Mechanism) -> None:

@@ -137,7 +137,7 @@ def learning(real: Sequence[RoundRecord], records: Sequence[RoundRecord]) -> Lea
 
 @dataclass(frozen=True)
 class Pace:
-    """How much the workers of a run do; the timing law decides it."""
+    """How much the workers of a run do; the law of time decides it."""
 
     active: float  # active workers of a round, on average
     staleness: float  # mean over workers and rounds

@@ -1,6 +1,6 @@
 """The simulator's rounds side by side: `start_round` runs ahead of `finish_round`.
 
-Decisions depend on the timing of earlier rounds and not on their models. The pipeline therefore
+Decisions depend on the clock of earlier rounds and not on their models. The pipeline therefore
 starts one round after another, and lets their trainings wait for each other (`waves`). On a GPU the
 host goes on while the device trains (ADR 0038). Records leave in the order of the rounds and are
 those of `round.simulate` to the byte: without this module only time is lost. The models of a run

@@ -18,7 +18,7 @@ flat             a model as one flat vector
 carried_vectors  vectors beside models: the state of an optimiser, and what a mechanism carries
 memory           what a run needs and whether it fits
 saved            trained models in files
-device           devices, transfers, timing
+device           devices, transfers, clocks
 models           the networks and their catalogue
 
 Import the submodules. This file imports nothing, so that `dystop --help` does not load torch.

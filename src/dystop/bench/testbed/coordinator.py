@@ -18,7 +18,7 @@ import numpy as np
 from dystop.bench.planning import fleet_of
 from dystop.bench.result import Line
 from dystop.bench.settings import Settings
-from dystop.bench.timing import in_turns
+from dystop.bench.stopwatch import in_turns
 from dystop.control.round import advance, build_view, decide, initial_state, record_of
 from dystop.control.stopping import Stop
 from dystop.format import FORMAT

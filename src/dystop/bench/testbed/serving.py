@@ -19,8 +19,8 @@ from typing import TYPE_CHECKING
 
 from dystop.bench.result import Line
 from dystop.bench.settings import Settings
+from dystop.bench.stopwatch import in_turns
 from dystop.bench.testbed.wire import certificates
-from dystop.bench.timing import in_turns
 from dystop.errors import DystopError
 from dystop.testbed.protocol.codec import decode, encode
 from dystop.testbed.protocol.messages import (

@@ -24,7 +24,7 @@ import numpy as np
 
 from dystop.bench.result import Line
 from dystop.bench.settings import Settings
-from dystop.bench.timing import in_turns
+from dystop.bench.stopwatch import in_turns
 from dystop.errors import DystopError
 from dystop.testbed.security import check_installed
 

@@ -36,7 +36,7 @@ function line(row, score) {
     el("td", {}, badge(row.status)),
     el("td", { class: "wide-only" }, mechanism(row.mechanism)),
     el("td", { class: "wide-only" }, row.data || "–"),
-    el("td", { class: "wide-only" }, row.timing || "–"),
+    el("td", { class: "wide-only" }, row.law || "–"),
     el("td", { class: "right" }, rounds(row)),
     el("td", { class: "right wide-only" }, row.clock || "–"),
     el("td", { class: "right" }, row.score || "–", named ? el("small", {}, ` ${row.score_name}`) : null),

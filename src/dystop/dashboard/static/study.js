@@ -115,7 +115,7 @@ function line(group) {
     {},
     el("th", { scope: "row" }, el("i", { class: `swatch ${styleOf(group)}` }), group.label, el("br"), ...runLinks(group)),
     el("td", { class: "wide-only" }, group.mechanism.name, " ", el("small", {}, group.mechanism.provenance ?? "")),
-    el("td", { class: "wide-only" }, group.timing || "–"),
+    el("td", { class: "wide-only" }, group.law || "–"),
     ...right.map((text) => el("td", { class: "right" }, text)),
   );
 }
@@ -133,7 +133,7 @@ function headline() {
   at("badges").replaceChildren(
     badge(view.kind, "strong"),
     ...view.over.map((key) => badge(`over ${key}`)),
-    ...view.timing.map((law) => badge(law === "testbed" ? law : `timing: ${law}`)),
+    ...view.laws.map((law) => badge(law === "testbed" ? law : `timing: ${law}`)),
   );
   at("report").replaceChildren(el("a", { href: `${link("/report/study/", NAME)}/report/report.html` }, "Report of this study"));
   at("report").hidden = !view.report;

@@ -9,12 +9,12 @@ from dystop.dashboard.views.summary import (
     age_s,
     data_text,
     is_testbed,
+    law_name,
     mechanism,
     progress,
     score_name,
     score_text,
     section,
-    timing_law,
 )
 from dystop.record import ACCURACY
 from dystop.units import number, seconds
@@ -83,7 +83,7 @@ def row_of(library: Library, location: RunLocation) -> dict[str, Any]:
         "mechanism": mechanism(files),
         "data": data_text(files),
         "testbed": is_testbed(files),
-        "timing": timing_law(files),
+        "law": law_name(files),
         "round": number(last.round if last else None),
         "rounds": number(limit),
         "clock": seconds(as_number(last.clock_s) if last else None),

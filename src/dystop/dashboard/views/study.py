@@ -81,7 +81,7 @@ def study_view(
         "report": report_file(group.folder) is not None,
         "running": sum(row["status"] == "running" for row in shown),
         "score_name": _score_name(shown),
-        "timing": sorted({row["timing"] for row in shown}),
+        "laws": sorted({row["law"] for row in shown}),
         "read": sum(curve.is_complete for curve in curves) / len(curves) if curves else 1,
         "left_out": max(0, len(places) - MAX_LINES),
         "columns": list(EVALUATIONS),
@@ -119,13 +119,13 @@ def _groups(
     groups = []
     for name, colour, dash in zip(labels, *_styles(labels, mechanism), strict=True):
         here = [row for row in every if label[row["name"]] == name]
-        law = next((row["timing"] for row in here if row.get("timing")), "")
+        law = next((row["law"] for row in here if row.get("law")), "")
         runs = [run for run in drawn if label[run.row["name"]] == name]
         groups.append(
             {
                 "label": name,
                 "mechanism": mechanism[name],
-                "timing": law,
+                "law": law,
                 "colour": colour,
                 "dash": dash,
                 "runs": [{key: row[key] for key in ("key", "name", "status")} for row in here],
@@ -142,13 +142,13 @@ def _groups(
 
 
 def _common_times(drawn: Sequence[DrawnRun]) -> dict[str, float]:
-    """Return the time of the comparison under each timing law; empty where it tells nothing new.
+    """Return the time of the comparison under each law; empty where it tells nothing new.
 
     Scores at the common time tell nothing new where all of them are the last ones.
     """
     found, is_new = {}, False
-    for law in dict.fromkeys(run.row["timing"] for run in drawn):
-        tests = [run.evaluations for run in drawn if run.row["timing"] == law]
+    for law in dict.fromkeys(run.row["law"] for run in drawn):
+        tests = [run.evaluations for run in drawn if run.row["law"] == law]
         if (at_s := common_time_s(tests)) is not None:
             found[law] = at_s
             is_new |= tells_more(tests, at_s)

@@ -57,7 +57,7 @@ def data_text(run: RunFiles) -> str:
     return as_text(found.get("name"), NOT_RECORDED) + skew
 
 
-def timing_law(run: RunFiles) -> str:
+def law_name(run: RunFiles) -> str:
     """Return the timing law of a run; real processes follow that of the testbed."""
     return "testbed" if is_testbed(run) else as_text((run.info or {}).get("timing"), NOT_RECORDED)
 
@@ -85,7 +85,7 @@ def facts(run: RunFiles) -> list[tuple[str, str]]:
         where = "simulator, planning only: no model is trained"
     rows = [
         ("runs on", where),
-        ("timing law", timing_law(run)),
+        ("timing law", law_name(run)),
         ("publish rule", as_text(info.get("publish"), NOT_RECORDED)),
         ("data", data_text(run)),
         ("model", _model(run)),

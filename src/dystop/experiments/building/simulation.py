@@ -199,7 +199,7 @@ def build_each_setting(
 ) -> dict[str, int]:
     """Build every setting once, without training, so that mistakes are refused before any run.
 
-    Settings that differ only in the seed, the mechanism or the timing law share one build.
+    Settings that differ only in the seed, the mechanism or the law share one build.
 
     Args:
         experiments: Several experiments, with different names.

@@ -131,8 +131,8 @@ def is_section(hint: Any) -> bool:
 class NamedPart:
     """A key that names a part, and the key of the table that holds its parameters."""
 
-    key: str  # as in engine.timing
-    options: str  # as in engine.options; empty: there is no such table
+    key: str  # as in aggregation.rule
+    options: str  # as in aggregation.options; empty: there is no such table
     default: str
     names: NameIn
 

@@ -3,7 +3,7 @@
 study      the folder of a study: plans, what is left to do, resuming
 compare    several mechanisms and seeds
 sweep      a grid of values
-other_law  a comparison planned under another timing law
+other_law  a comparison planned under another law
 trials     short runs for `dystop advise`
 atlas      a grid of networks
 """

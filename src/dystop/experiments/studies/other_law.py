@@ -1,4 +1,4 @@
-"""The runs of a comparison planned under the other timing law, without training.
+"""The runs of a comparison planned under the other law of time, without training.
 
 Under the paper's law a mechanism that wakes few workers at a time waits for rounds. Planning takes
 a small share of the time of training, and says when each run would have trained as many epochs

@@ -10,7 +10,7 @@ from dystop.experiments.common_time import Evaluations, evaluations_of
 from dystop.experiments.folders.run_folder import RunData
 from dystop.params import flatten, short_names
 from dystop.record import RoundRecord
-from dystop.report.data.names import MechanismInfo, diverged_round, mechanism_of
+from dystop.report.data.names import MechanismInfo, diverged_round, law_name, mechanism_of
 from dystop.report.data.settings import differing_settings, plain_value
 from dystop.units import NOTHING, data_unit, digits, energy_unit, known, number, percent
 
@@ -22,10 +22,10 @@ _MAX_LABEL_KEYS = 3
 
 @dataclass(frozen=True, kw_only=True)
 class Group:
-    """A mechanism with its settings under one timing law, with one run per seed."""
+    """A mechanism with its settings under one law, with one run per seed."""
 
     label: str
-    color_index: int  # the same for one label under both timing laws
+    color_index: int  # the same for one label under both laws
     mechanism: MechanismInfo
     law: str
     runs: tuple[RunData, ...]
@@ -119,7 +119,7 @@ def group_runs(runs: Sequence[RunData]) -> list[Group]:
     for run in runs:
         found.setdefault(_settings_key(run), []).append(run)
     seeds = list(found.values())
-    laws = [str(many[0].info.get("timing") or "not recorded") for many in seeds]
+    laws = [law_name(many[0]) for many in seeds]
     labels = _distinct_labels([many[0] for many in seeds], laws)
     color = {label: k for k, label in enumerate(dict.fromkeys(labels))}
     return [

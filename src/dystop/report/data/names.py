@@ -126,11 +126,16 @@ def law_summary(name: str) -> str:
     return f"{name}: {LAWS[name].summary}" if name in LAWS else name
 
 
+def law_name(run: RunData) -> str:
+    """Return the name of a run's timing law."""
+    return str(run.info.get("timing") or "not recorded")
+
+
 def law_text(run: RunData) -> str:
     """Return the timing law as a sentence; the testbed has none, its clock is measured."""
     if run.info.get("kind") == "testbed":
         return "measured: seconds on real processes"
-    return law_summary(str(run.info.get("timing") or "not recorded"))
+    return law_summary(law_name(run))
 
 
 def publish_text(run: RunData) -> str:

@@ -14,6 +14,7 @@ from dystop.report.data.names import (
     check_command,
     diverged_round,
     is_planned,
+    law_name,
     mechanism_of,
     readings_text,
     resume_command,
@@ -200,9 +201,9 @@ def serialised_by_law(runs: Sequence[RunData]) -> list[str]:
     waits: dict[str, list[float]] = {}
     for run in runs:
         shares = time_shares(run.records)
-        if run.info.get("timing") == PaperLaw.name and run.info.get("kind") != "testbed" and shares:
+        if law_name(run) == PaperLaw.name and run.info.get("kind") != "testbed" and shares:
             waits.setdefault(mechanism_of(run).name, []).append(shares.waiting_round)
-    one_law = len({str(run.info.get("timing")) for run in runs}) == 1
+    one_law = len({law_name(run) for run in runs}) == 1
     see = " See engine.timing=overlap, or dystop compare --timing both." if one_law else ""
     return [
         f"{name} waits for rounds {percent(mean)} of the time: under engine.timing = "
@@ -308,7 +309,7 @@ def different_experiments(runs: Sequence[RunData]) -> list[str]:
     out = _different_settings(runs)
     if len({run.info.get("kind") == "testbed" for run in runs}) > 1:
         out.append("Some seconds are measured and others simulated: they do not compare.")
-    if len({str(run.info.get("timing")) for run in runs}) > 1:
+    if len({law_name(run) for run in runs}) > 1:
         out.append("The runs use different timing laws: their simulated times do not compare.")
     if len({str(run.info.get("publish")) for run in runs}) > 1:
         out.append("The runs use different publish rules: pulls return models of different age.")

@@ -13,7 +13,7 @@ from dystop.experiments.reproduce.campaigns import Scale
 from dystop.experiments.reproduce.recipes import RECIPES, Recipe
 from dystop.report.data.groups import Group
 from dystop.report.data.measures import AccuracyOf, ArmRuns, RunsByArm, with_accuracy_of
-from dystop.report.data.names import mechanism_of, readings_text
+from dystop.report.data.names import law_name, mechanism_of, readings_text
 from dystop.report.data.notices import (
     moving_batch_norm,
     no_better_than_guessing,
@@ -184,7 +184,7 @@ def _groups(arms: Sequence[ArmRuns]) -> list[Group]:
             label=o.arm.label + mechanism_of(o.runs[0]).caveat,
             color_index=reproduced.mechanism_index(o.arm.label, k),
             mechanism=mechanism_of(o.runs[0]),
-            law=str(o.runs[0].info.get("timing")),
+            law=law_name(o.runs[0]),
             runs=o.runs,
         )
         for k, o in enumerate(arms)

@@ -49,7 +49,7 @@ class TableColumn:
 
 @dataclass(frozen=True)
 class Ranking:
-    """The groups under one timing law with the columns of their tables.
+    """The groups under one law with the columns of their tables.
 
     The best comes first; the settings of a sweep keep the order in which they were typed.
     """
@@ -81,7 +81,7 @@ def rank_groups(
     score: Score | None = None,
     layout: SweepLayout | None = None,
 ) -> list[Ranking]:
-    """Rank the groups of each timing law; times under different laws do not compare."""
+    """Rank the groups of each law; times under different laws do not compare."""
     laws, score = dict.fromkeys(group.law for group in groups), score or Score()
     rankings = []
     for law in laws:

@@ -170,7 +170,7 @@ def _links(film: Film, places: Floats) -> Iterator[str]:
 def _lit_links(film: Film, src: Floats, dst: Floats, when: tuple[float, float]) -> Iterator[str]:
     begin, end = when
     out = min(1.0, end + _FADE)
-    timing = f'dur="{film.length_s:g}s" repeatCount="indefinite"'
+    loop = f'dur="{film.length_s:g}s" repeatCount="indefinite"'
     times = ";".join(f"{t:.4f}" for t in (0.0, begin, begin, end, out, 1.0))
     paths = [
         f"M{x1:.0f} {y1:.0f}L{x2:.0f} {y2:.0f}"
@@ -178,10 +178,10 @@ def _lit_links(film: Film, src: Floats, dst: Floats, when: tuple[float, float]) 
     ]
     yield (
         f'<g opacity="0" stroke="{LINK}" fill="{LINK}">'
-        f'<animate attributeName="opacity" {timing} keyTimes="{times}" values="0;0;.8;.8;0;0"/>'
+        f'<animate attributeName="opacity" {loop} keyTimes="{times}" values="0;0;.8;.8;0;0"/>'
         f'<path d="{"".join(paths)}"/>'
     )
-    move = f'{timing} keyTimes="0;{begin:.4f};{end:.4f};1" keyPoints="0;0;1;1" calcMode="linear"'
+    move = f'{loop} keyTimes="0;{begin:.4f};{end:.4f};1" keyPoints="0;0;1;1" calcMode="linear"'
     for path in paths:
         yield f'<circle r="3" stroke="none"><animateMotion {move} path="{path}"/></circle>'
     yield "</g>"
@@ -222,10 +222,10 @@ def _chart(film: Film) -> Iterator[str]:
         (left + width * film.moment(r.clock_s), top + height * (1 - (r.accuracy or 0.0) / limit))
         for r in tested
     ]
-    timing = f'dur="{film.length_s:g}s" repeatCount="indefinite"'
+    loop = f'dur="{film.length_s:g}s" repeatCount="indefinite"'
     yield (
         f'<clipPath id="seen"><rect x="{left - 5}" y="{top - 10}" width="0" height="{height + 20}">'
-        f'<animate attributeName="width" {timing} values="5;{width + 10:.0f}"/></rect></clipPath>'
+        f'<animate attributeName="width" {loop} values="5;{width + 10:.0f}"/></rect></clipPath>'
     )
     yield f'<g clip-path="url(#seen)" stroke="{LINK}" stroke-width="2">'
     for (x1, y1), (x2, y2) in pairwise(points):
@@ -235,8 +235,8 @@ def _chart(film: Film) -> Iterator[str]:
     yield "</g>"
     yield (
         f'<line y1="{top}" y2="{top + height}" x1="{left}" x2="{left}" stroke="{ACTIVE}">'
-        f'<animate attributeName="x1" {timing} values="{left};{left + width}"/>'
-        f'<animate attributeName="x2" {timing} values="{left};{left + width}"/></line>'
+        f'<animate attributeName="x1" {loop} values="{left};{left + width}"/>'
+        f'<animate attributeName="x2" {loop} values="{left};{left + width}"/></line>'
     )
 
 

@@ -1,4 +1,4 @@
-"""Fair timing: clocks wait for the device, and compared measurements alternate."""
+"""Fair measurement of time: clocks wait for the device, and compared measurements alternate."""
 
 import math
 import time
