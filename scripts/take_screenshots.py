@@ -44,7 +44,7 @@ SITE = {
     "site": "index.html",
     "site-tutorial": "tutorial/first-comparison.html",
     "site-mechanism": "explanation/mechanisms.html",
-    "site-keys": "reference/keys.html",
+    "site-keys": "configuration.html",
     "site-peers": "results/peers.html",
 }
 README_STYLE = """

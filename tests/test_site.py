@@ -81,7 +81,7 @@ def check_that_nothing_is_left_out(site):
     def page(name):
         return (site / name).read_text()
 
-    keys, commands = page("reference/keys.html"), page("reference/command-line.html")
+    keys, commands = page("configuration.html"), page("reference/command-line.html")
     for key in every_key():
         assert f'id="confval-{key.name.replace("_", "-")}"' in keys.replace("_", "-"), key.name
     for name in get_command(app).commands:
@@ -94,13 +94,13 @@ def check_that_nothing_is_left_out(site):
     for name in BUILT_IN:
         assert f'id="{name}"' in mechanisms, name
     for name, kind in (
-        ("run-folder", RoundRecord),
-        ("run-folder", RunSummary),
-        ("view-and-plan", View),
+        ("reference/run-folder", RoundRecord),
+        ("reference/run-folder", RunSummary),
+        ("mechanisms", View),
     ):
         for field in fields(kind):
             if field.name != "label":  # results.csv has the name of the run instead
-                assert f">{field.name}<" in page(f"reference/{name}.html"), field.name
+                assert f">{field.name}<" in page(f"{name}.html"), field.name
     protocol = page("reference/protocol.html")
     for name in ("JoinOk", "Execute", "PullRequest", "Used"):
         assert f"<h3>{name}" in protocol
