@@ -296,7 +296,9 @@ def _twins(
     name: str, mechanism: str, words: str, group: str, *, plain: bool = True
 ) -> Iterator[Case]:
     """Yield a case with rounds side by side, and with one round after another."""
-    ahead = (*SMALL.split(), *words.split())
+    has_data = "data.name=" in words  # the options of another data set would be refused
+    usual = (w for w in SMALL.split() if not (has_data and w.startswith("data.")))
+    ahead = (*usual, *words.split())
     yield Case(f"{name}/ahead", mechanism, ahead, group=group)
     if plain:
         yield Case(f"{name}/plain", mechanism, (*ahead, "engine.ahead=false"), group=group)
