@@ -9,8 +9,8 @@ same bounds for a section that is built in Python.
 import math
 import operator
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import MISSING, Field, dataclass, field, fields, is_dataclass
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from dataclasses import MISSING, Field, dataclass, field, fields, is_dataclass, replace
 from numbers import Integral, Real
 from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
@@ -75,6 +75,18 @@ def _changed(value: Any, usual: Any, key: str) -> Iterator[tuple[str, Any, Any]]
             yield from _changed(getattr(value, f.name), getattr(usual, f.name), f"{key}.{f.name}")
     elif value != usual:
         yield key, value, usual
+
+
+def with_defaults(section: Any, keys: Collection[str], prefix: str = "") -> Any:
+    """Return a section in which the parameters at these dotted keys have their defaults."""
+    changes = {}
+    for f in fields(section):
+        key, value = prefix + f.name, getattr(section, f.name)
+        if key in keys:
+            changes[f.name] = default_of(f)
+        elif any(other.startswith(f"{key}.") for other in keys):
+            changes[f.name] = with_defaults(value, keys, f"{key}.")
+    return replace(section, **changes)
 
 
 def default_of(field: Field[Any]) -> Any:

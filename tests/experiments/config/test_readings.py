@@ -116,7 +116,7 @@ def test_a_comparison_gives_every_mechanism_the_reading():
 
 def test_a_sweep_can_go_over_readings():
     axes = read_axes(["reading=literal,physical", "mechanism.name=dystop,asydfl"])
-    every = grid(Sweep(None, SMALL, axes, 1, False))
+    every = grid(Sweep(None, SMALL, axes, 1))
     assert [(e.reading, e.engine.timing) for e in every] == [
         ("literal", "paper"), ("literal", "paper"), ("physical", "overlap"), ("physical", "overlap")
     ]  # fmt: skip

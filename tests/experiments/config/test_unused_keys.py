@@ -66,6 +66,14 @@ def test_a_used_one_is_read_and_written(words):
     assert experiment_from(tomllib.loads(to_toml(experiment)), [], "again") == experiment
 
 
+def test_a_word_that_replaces_a_choice_drops_what_the_file_says_for_it():
+    file = {"link": {"compression": "topk", "fraction": 0.5}, "model": {"lora": {"rank": 3}}}
+    words = ["link.compression=sign", "model.adapter=none"]
+    assert experiment_from(file, words, "mine.toml") == read_experiment(None, words[:1])
+    with pytest.raises(ConfigError, match=r"command line: link\.fraction = 0\.2 is not used"):
+        experiment_from(file, [*words, "link.fraction=0.2"], "mine.toml")
+
+
 def test_a_file_is_named():
     with pytest.raises(ConfigError, match=r"mine\.toml: link\.fraction = 0\.5 is not used"):
         experiment_from({"link": {"fraction": 0.5}}, [], "mine.toml")

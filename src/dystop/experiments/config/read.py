@@ -23,8 +23,8 @@ from dystop.experiments.config.validation import (
     Source,
     as_table,
     check_name,
-    check_used,
     checked_tree,
+    checked_use,
     not_used,
     validate,
     wrong,
@@ -196,7 +196,7 @@ def _experiment_of(tree: Mapping[str, Any], source: Source) -> Experiment:
         area_m = yard_of(experiment.fleet.workers)
         experiment = replace(experiment, world=replace(experiment.world, area_m=area_m))
     _check_partition(experiment, source)
-    check_used(experiment, source)
+    experiment = checked_use(experiment, source)
     if ":" not in experiment.model.name:
         also = " or package.module:factory"
         check_name(source, "model.name", experiment.model.name, [*MODELS, OWN_MODEL], also)

@@ -17,7 +17,7 @@ from pydantic import ConfigDict, TypeAdapter, ValidationError
 from dystop.errors import ConfigError, closest, nearest
 from dystop.experiments.config.keys import UNSET, Key, keys_of
 from dystop.experiments.config.write import toml_value
-from dystop.params import unused
+from dystop.params import unused, with_defaults
 
 Section = TypeVar("Section")
 COMMAND_LINE = "command line"
@@ -33,9 +33,13 @@ class Source:
 
     def of(self, key: str) -> str:
         """Return the source of this key: the words, or the file."""
+        return self.words if self.is_word(key) else self.file
+
+    def is_word(self, key: str) -> bool:
+        """Return whether words set this key, or a table around it."""
         parts = key.split(".")
         heads = {".".join(parts[: n + 1]) for n in range(len(parts))}
-        return self.words if heads & self.overridden else self.file
+        return bool(heads & self.overridden)
 
 
 def read_section(kind: type[Section], table: Mapping[str, Any], key: str, origin: str) -> Section:
@@ -166,12 +170,20 @@ def _shown(value: object) -> str:
     return repr(value) if isinstance(value, str) else toml_value(value)
 
 
-def check_used(section: object, source: Source) -> None:
-    """Refuse a key that another one leaves without effect, unless it has its default."""
+def checked_use(section: Section, source: Source) -> Section:
+    """Refuse a key that another one leaves without effect, unless it has its default.
+
+    Where a word replaces the choice of a file, what the file says for its own choice is dropped.
+    """
+    dropped = set()
     for found in unused(section):
+        if source.is_word(found.by) and not source.is_word(found.key):
+            dropped.add(found.key)
+            continue
         key = f"{found.key} = {_shown(found.value)}"
         fact = not_used(source, key, found.by, found.now, found.choices)
         raise ConfigError(f"{fact} (default: {_shown(found.usual)})")
+    return with_defaults(section, dropped) if dropped else section
 
 
 def wrong(source: Source, key: str, given: object, expected: str) -> ConfigError:
