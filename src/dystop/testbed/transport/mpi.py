@@ -6,7 +6,7 @@ It serves clusters on which a scheduler starts the processes and MPI is the netw
   later. A new job resumes a run that broke off.
 - There is no TLS and no certificate. The network of the job is trusted, as MPI itself trusts it.
 - Names are ranks: rank 0 holds the coordinator and the observer, every other rank one node.
-  `allowed` and the roster work as elsewhere, but protect against mistakes, not against an attacker.
+  `allowed` and the roster work as elsewhere, but protect against mistakes only.
 - Ranks poll for frames, so an idle rank answers about two milliseconds late.
 
 `mpi4py` is needed (the extra `mpi`) and is imported only when a job is joined.
