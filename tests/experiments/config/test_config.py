@@ -2,6 +2,7 @@ import dataclasses
 
 import pytest
 
+from dystop.control.laws import LAWS
 from dystop.errors import ConfigError
 from dystop.experiments.config import Experiment, every_key, read_experiment, resolve, to_toml
 from dystop.experiments.config.keys import allowed
@@ -130,7 +131,7 @@ BAD = {
     "accuracy above 1": (["stop.accuracy=1.5"], ["stop.accuracy = 1.5", "<= 1"]),
     "not finite": (["training.learning_rate=inf"], ["training.learning_rate = inf"]),
     "not a number": (["world.range_m=nan"], ["world.range_m = nan", "a finite number"]),
-    "choice": (["engine.timing=papr"], ["one of overlap, paper, testbed"]),
+    "choice": (["engine.timing=papr"], [f"one of {', '.join(sorted(LAWS))}"]),
     "mechanism": (["mechanism.name=dystp"], ["installed); did you mean 'dystop'?"]),
     "case of letters": (["mechanism.name=DySTop"], ["did you mean 'dystop'?"]),
     "key of another mechanism": (
