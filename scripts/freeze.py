@@ -218,7 +218,7 @@ STOPPED = {
 STOPPED_CARRYING = {
     **{name: STOPPED[name] for name in ("plain", "momentum-kept", "adam-mixed", "topk", "privacy")},
     "churn": OPTIONS["churn"],
-    "lora": LORA,
+    "lora": f"{LORA} training.learning_rate=0.01",  # push-sum divides steps by small weights
 }
 LONG = "stop.rounds=150 evaluate.every_rounds=20 output.checkpoint_every=10"
 KILLED = {
