@@ -131,7 +131,7 @@ def test_a_full_disk_at_the_coordinator_is_survived(tmp_path, monkeypatch):
 @pytest.mark.parametrize("name", ["records.jsonl", "trace.jsonl", "coordinator.json", "run.json"])
 def test_a_full_disk_delays_the_files_of_the_coordinator(tmp_path, monkeypatch, name):
     """Records, traces and status files wait for space as commits do; each line is written once."""
-    full, refused, shown = threading.Event(), [], []
+    full, all_shown, refused, midway = threading.Event(), threading.Event(), [], []
     pwrite, replace = os.pwrite, os.replace
 
     def refuse(path):
@@ -143,6 +143,12 @@ def test_a_full_disk_delays_the_files_of_the_coordinator(tmp_path, monkeypatch, 
 
     def pwrite_unless_full(handle, data, offset):
         path = os.readlink(f"/proc/self/fd/{handle}")
+        if Path(path).name == "records.jsonl" and offset and not midway:
+            midway.append(path)
+            if name == "coordinator.json":
+                all_shown.wait(60)
+            else:
+                full.set()
         if full.is_set() and Path(path).name == name:
             pwrite(handle, data[: len(data) // 2], offset)  # what still fits
         refuse(path)
@@ -151,8 +157,9 @@ def test_a_full_disk_delays_the_files_of_the_coordinator(tmp_path, monkeypatch, 
     def replace_unless_full(source, target, **options):
         refuse(target)
         replace(source, target, **options)
-        if Path(target).name == "coordinator.json":
-            shown.append(json.loads(Path(target).read_text())["joined"])
+        is_status = Path(target).name == "coordinator.json"
+        if is_status and json.loads(Path(target).read_text())["joined"] == 3:
+            all_shown.set()
 
     monkeypatch.setattr(os, "pwrite", pwrite_unless_full)
     monkeypatch.setattr(os, "replace", replace_unless_full)
@@ -160,14 +167,14 @@ def test_a_full_disk_delays_the_files_of_the_coordinator(tmp_path, monkeypatch, 
     folder, _ = make_folder(experiment, tmp_path, "run")
     if name == "coordinator.json":
         full.set()
-    run_threads(folder, CallAtRounds({} if full.is_set() else {5: full.set}))
+    run_threads(folder, CallAtRounds({}))
     assert len(refused) >= 2
     run = open_run(folder)
     assert [r.round for r in run.records] == list(range(1, 31))
     lines = (folder / "trace.jsonl").read_text().splitlines()
     assert [json.loads(line)["round"] for line in lines] == list(range(1, 31))
     assert run.info["status"] == "finished"
-    assert 3 in shown
+    assert all_shown.is_set()
     assert check_run(folder) == []
 
 
