@@ -243,6 +243,17 @@ def test_parts_are_listed_and_a_broken_one_is_a_warning(dystop):
     assert "seconds of a round" in described.stdout
 
 
+def test_a_configuration_of_built_in_parts_imports_no_package(package):
+    words = [*SMALL, "link.compression=topk", "link.fraction=0.2"]
+    code = (
+        "import sys; from dystop.experiments.config import read_experiment; "
+        "read_experiment(None, sys.argv[1:]); sys.exit('strange_parts' in sys.modules)"
+    )
+    path = os.pathsep.join([str(package), os.environ.get("PYTHONPATH", "")])
+    environment = {**os.environ, "PYTHONPATH": path}
+    assert subprocess.run([sys.executable, "-c", code, *words], env=environment).returncode == 0
+
+
 def test_all_mechanisms_are_those_that_can_be_used(dystop):
     words = ["--mechanisms", "all", "--seeds", "1", "--jobs", "1", "stop.rounds=1"]
     done = dystop("compare", *words, *SMALL[1:-1])

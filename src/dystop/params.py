@@ -59,13 +59,21 @@ def unused(section: Any, prefix: str = "") -> Iterator[Unused]:
     for f in fields(section):
         value = getattr(section, f.name)
         for by, choices in f.metadata.get("under", {}).items():
-            now, some = getattr(section, by), choices() if callable(choices) else choices
-            is_used = now not in (None, False, 0, "", "none") if some is None else now in some
-            changed = [] if is_used else _changed(value, default_of(f), prefix + f.name)
+            changed = list(_changed(value, default_of(f), prefix + f.name))
+            now = getattr(section, by)
+            if not changed or _is_among(now, choices):
+                continue
+            some = choices() if callable(choices) else choices
             for key, other, usual in changed:
                 yield Unused(key, other, usual, prefix + by, now, list(some or ()))
         if is_dataclass(value):
             yield from unused(value, f"{prefix}{f.name}.")
+
+
+def _is_among(now: Any, choices: Choices) -> bool:
+    if choices is None:
+        return now not in (None, False, 0, "", "none")
+    return now in (choices() if callable(choices) else choices)  # loads no more than it must
 
 
 def _changed(value: Any, usual: Any, key: str) -> Iterator[tuple[str, Any, Any]]:

@@ -16,6 +16,7 @@ variable `name`.
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import Field, dataclass, field, fields, is_dataclass
 from functools import cached_property
 from importlib import import_module
@@ -181,13 +182,12 @@ class Registry(Mapping[str, type[T]]):
         check_bounds(made, name)
         return made
 
-    def having(self, parameter: str) -> list[str]:
-        """Return the names of the parts that have a parameter."""
-        return [
-            name
-            for name, kind in self.usable().items()
-            if parameter in (field.name for field in _fields(kind))
-        ]
+    def having(self, parameter: str) -> Iterator[str]:
+        """Yield the names of the parts that have a parameter; broken plug-ins are left out."""
+        for name in self:
+            with suppress(DystopError):
+                if parameter in (field.name for field in _fields(self[name])):
+                    yield name
 
     def hint(self, name: str) -> str:
         """Return what to say behind an unknown name: the closest one, or all."""

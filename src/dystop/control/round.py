@@ -159,7 +159,7 @@ def apply_late_report(
     """Return the control state after a report that arrived when its round was closed.
 
     The round stays closed. The staleness of the worker becomes 0 (eq:staleness), its version grows
-    by one, and its pulls count.
+    by one, and its pulls count. The seconds to its next round count from now.
 
     Args:
         control: Current state.

@@ -233,7 +233,7 @@ def _check_options(tree: Mapping[str, Any], known: Mapping[str, Any], source: So
         given = inside if table == section else inside.get(table.partition(".")[2])
         for name in given if isinstance(given, Mapping) else ():
             at = f"{table}.{name}"
-            if at not in known and (takers := registry.having(name)):
+            if at not in known and (takers := list(registry.having(name))):
                 raise ConfigError(not_used(source, at, by, inside.get(key, usual), takers))
 
 
