@@ -49,7 +49,8 @@ class Workload:
         self.ranked = topology.ranked_candidates(self.active, self.graph, self.priority)
         self.budget = self.seen.budget_of(np.arange(workers))
         self.pair = topology.connect(self.active, *self.ranked, self.budget, self.cap)
-        self.pulled = links(*self.pair).by_receiver
+        self.links = links(*self.pair)
+        self.pulled = self.links.by_receiver
         self.pulls = no_pairs(workers).add(*self.pair)
         self.mix = aggregation.size_rows(self.active, self.pulled, self.fleet.data_size)
         self.words = rng.bits(seed, "words", np.arange(self.graph.edges))
@@ -80,6 +81,7 @@ def cases(work: Workload) -> Iterator[Case]:
     yield topology.ranked_candidates, lambda f: f(work.active, graph, work.priority)
     yield topology.ptca_loop, lambda f: f(work.active, *work.ranked, work.budget, work.cap)
     yield aggregation.size_rows, lambda f: f(work.active, work.pulled, work.fleet.data_size)
+    yield plan_check.all_in_reach, lambda f: f(graph, work.links)
     yield plan_check.mix_violations, lambda f: f(work.mix, work.pulled, 1e-9)
     yield rules.square_sum, lambda f: f(work.models[0])
     yield rules.square_gap, lambda f: f(*work.models)

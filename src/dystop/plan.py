@@ -104,7 +104,11 @@ def links(
 
 def _column(value: float, n: int, dtype: type) -> NDArray[Any]:
     """Return an array of n times a value; zeros take no memory until they are written."""
-    return np.full(n, value, dtype) if value else np.zeros(n, dtype)
+    if not value:
+        return np.zeros(n, dtype)
+    column: NDArray[Any] = np.empty(n, dtype)
+    column.fill(value)  # `np.full` takes three times as long for few links
+    return column
 
 
 def no_links() -> Links:

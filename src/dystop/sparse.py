@@ -207,11 +207,17 @@ class PairCounts:
         """Return the count of each pair, 0 if it was never used; fastest for ascending pairs."""
         return find_counts(self, dst, src)
 
-    def add(self, dst: Ints, src: Ints) -> "PairCounts":
-        """Return the counts after one more use of each pair; the cost is linear in the pairs."""
+    def add(self, dst: Ints, src: Ints, grouped: Callable[[], Rows] | None = None) -> "PairCounts":
+        """Return the counts after one more use of each pair; the cost is linear in the pairs.
+
+        Args:
+            dst: Rows of the pairs.
+            src: Their columns.
+            grouped: Returns the pairs by row, with ascending columns, where somebody knows them.
+        """
         if len(dst) <= _FEW:
             return count_few(self, dst * self.n + src) if len(dst) else self
-        return add_counts(self, group(self.n, dst, src, ascending=True))
+        return add_counts(self, grouped() if grouped else group(self.n, dst, src, ascending=True))
 
     def raised_to(self, dst: Ints, src: Ints, counts: Ints) -> "PairCounts":
         """Return the counts after some pairs were raised to these counts, unless they had more."""

@@ -118,6 +118,21 @@ def test_lookups(seed):
 
 
 @quick
+@given(seeds, st.sampled_from([10, 40]))
+def test_links_in_reach(seed, n):
+    draw = np.random.default_rng(seed)
+    graph = some_graph(draw, n)
+    order = draw.permutation(graph.edges)
+    dst, src = graph.dst[order], graph.src[order]
+    assert both(plan_check.all_in_reach, graph, links(dst, src)) == [True]
+    for odd in (-1, n, n + 1):
+        both(plan_check.all_in_reach, graph, links(np.append(dst, odd), np.append(src, 3)))
+        both(plan_check.all_in_reach, graph, links(np.append(dst, 3), np.append(src, odd)))
+    beside = links(np.append(dst, 3), np.append(src, 3))
+    assert both(plan_check.all_in_reach, graph, beside) == [False]
+
+
+@quick
 @given(seeds)
 def test_counts(seed):
     draw = np.random.default_rng(seed)

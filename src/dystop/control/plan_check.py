@@ -11,7 +11,7 @@ import numpy as np
 from dystop.acceleration import accelerated
 from dystop.errors import PlanError
 from dystop.plan import Links, Mix, Plan
-from dystop.sparse import Bools, Ints, Rows
+from dystop.sparse import Bools, Graph, Ints, Rows
 from dystop.types import Mailbox, Mechanism, View
 
 UNSORTED, UNEVEN, NEGATIVE, UNLINKED = 1, 2, 4, 8
@@ -127,10 +127,16 @@ def _check_active(mechanism: Mechanism, plan: Plan, view: View) -> None:
 def _check_links(mechanism: Mechanism, plan: Plan, view: View) -> None:
     """Refuse links out of reach, and undeclared links that carry updates."""
     links = plan.links
-    if len(links) and int(view.reach.find(links.dst, links.src).min()) < 0:
+    if not all_in_reach(view.reach, links):
         _name_bad_link(mechanism, links, view)
     if np.count_nonzero(links.delta) and not mechanism.capabilities().deltas:
         _refuse(mechanism, "a link carries an update, but `capabilities` does not declare `deltas`")
+
+
+@accelerated("dystop.kernels.pairs:all_in_reach")
+def all_in_reach(reach: Graph, links: Links) -> bool:
+    """Return whether every link is an edge of the reach graph."""
+    return bool((reach.find(links.dst, links.src) >= 0).all())
 
 
 def _name_bad_link(mechanism: Mechanism, links: Links, view: View) -> None:

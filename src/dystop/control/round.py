@@ -190,7 +190,7 @@ def _with_pulls(pulls: PairCounts, links: Links, lost: Bools) -> PairCounts:
         return pulls
     all_arrive = not np.count_nonzero(links.pushed) and not np.count_nonzero(lost)
     if all_arrive:
-        return pulls.add(links.dst, links.src)
+        return pulls.add(links.dst, links.src, lambda: links.by_receiver)
     arrived = ~(lost | links.pushed)
     return pulls.add(links.dst[arrived], links.src[arrived])
 

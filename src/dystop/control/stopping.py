@@ -79,11 +79,11 @@ def reached(stop: Stop, record: RoundRecord, reported: float | None = None) -> s
         record: The record of a round; only its evaluation counts.
         reported: The loss of `median_loss` where nobody evaluates models.
     """
-    loss = reported if record.get("test_loss") is None else record.get("test_loss")
     if stop.accuracy > 0 and record.accuracy is not None and record.accuracy >= stop.accuracy:
         return "accuracy"
-    if stop.loss > 0 and loss is not None and loss <= stop.loss:
-        return "loss"
+    if stop.loss > 0:
+        loss = reported if record.get("test_loss") is None else record.get("test_loss")
+        return "loss" if loss is not None and loss <= stop.loss else ""
     return ""
 
 

@@ -13,6 +13,7 @@ from dystop.compiled import INTS, NUMBERS, compiled, compiled_for
 from dystop.kernels.buffers import buffer
 from dystop.kernels.sorting import rank_rows
 from dystop.parallel import as_readonly, block_size, run_in_blocks
+from dystop.plan import Links
 from dystop.sparse import Graph, Ids, Ints, PairCounts, Rows, check_ids
 
 Pair = tuple[Ints, Ints]
@@ -23,6 +24,7 @@ _STRETCH = 12  # log2 of the rows in a stretch
 _WORD = 32  # bits of a packed value
 _LOW = (1 << _WORD) - 1
 _PAIRS = 1 << 16  # smallest number of pairs worth a thread
+_ROWS = 1 << 15  # rows that are compared in one block
 _BLOCK = 1 << 16  # pairs or rows that are looked up in one block
 _FEW = 512  # pairs that NumPy sorts while the passes of a kernel still start
 
@@ -56,6 +58,23 @@ def find_edges(graph: Graph, dst: Ints, src: Ints) -> Ints:
     out = np.empty(len(dst), np.int64)
     run_in_blocks(lambda lo, hi: _find_edges(rows, pair, lo, hi, out), len(dst), _BLOCK)
     return out
+
+
+def all_in_reach(reach: Graph, links: Links) -> bool:
+    """Return whether every link is an edge; see `dystop.control.plan_check.all_in_reach`."""
+    if len(links) <= _FEW:
+        return not len(links) or int(find_edges(reach, links.dst, links.src).min()) >= 0
+    if min(links.dst.min(), links.src.min()) < 0 or links.dst.max() >= reach.n:
+        return False
+    pairs, found = links.by_receiver, list[bool]()
+    inner = as_readonly(pairs.indptr), as_readonly(pairs.value)
+    outer = as_readonly(reach.indptr), as_readonly(reach.src)
+    run_in_blocks(
+        lambda lo, hi: found.append(_rows_within(inner, outer, lo, hi)),
+        len(pairs.indptr) - 1,
+        _ROWS,
+    )
+    return all(found)
 
 
 def find_counts(held: PairCounts, dst: Ints, src: Ints) -> Ints:
@@ -250,6 +269,19 @@ def _find_few_edges(indptr: Ints, sender: Ints, dst: Ints, src: Ints) -> Ints:
     out = np.empty(len(dst), np.int64)
     _find_edges((indptr, sender), (dst, src), 0, len(dst), out)
     return out
+
+
+@compiled
+def _rows_within(inner: AnyRows, outer: AnyRows, lo: int, hi: int) -> bool:
+    """Return whether rows lo to hi of `inner` hold only ids that the same row of `outer` holds."""
+    for i in range(lo, hi):
+        at, end = outer[0][i], outer[0][i + 1]
+        for k in range(inner[0][i], inner[0][i + 1]):
+            while at < end and outer[1][at] < inner[1][k]:
+                at += 1
+            if at == end or outer[1][at] != inner[1][k]:
+                return False
+    return True
 
 
 @compiled

@@ -114,4 +114,4 @@ def _finish(
     """Finish the oldest round; its state gets `models`, which have no queue, and `memories`."""
     started, _ = running.popleft()
     state = replace(started.state, models=models, memories=memories)
-    return finish_round(components, replace(started, state=state))
+    return finish_round(components, started, state)

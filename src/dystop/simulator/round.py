@@ -38,7 +38,7 @@ from dystop.simulator.exchange import realise, with_memory
 from dystop.simulator.mailbox import deliver
 from dystop.simulator.model_stack import PendingScore, first_models, index
 from dystop.simulator.state import Components, State
-from dystop.simulator.transfers import Losses, execute, write_losses
+from dystop.simulator.transfers import Losses, execute, start_trainings, write_losses
 from dystop.types import ControlState, Observation, Outcome, View
 from dystop.world import Progress, RealisedPlan, WorldState
 from dystop.world.progress import nothing_in_flight
@@ -47,7 +47,7 @@ from dystop.world.progress import nothing_in_flight
 def simulate(components: Components, state: State) -> Iterator[tuple[RoundRecord, State]]:
     """Run rounds until a stop rule holds; yield each record with the state after it."""
     while (started := start_round(components, state)) is not None:
-        record, state = finish_round(components, started)
+        record, state = finish_round(components, started, started.state)
         yield record, state
         if ends_early(components.stop, record):
             return
@@ -87,20 +87,30 @@ def start_round(components: Components, state: State) -> StartedRound | None:
 
     # Advance: clock, staleness, queues and counts. Losses have no part in them.
     control = advance(components.mechanism, decided, view, plan, outcome)
-    due, state = schedule_evaluation(components, view.t, replace(state, control=control))
+    progress = start_trainings(state.progress, view, realised)
+    state = replace(state, control=control, progress=progress)
+    due, state = schedule_evaluation(components, view.t, state)
     score = request_score(components, state) if due else None
     return StartedRound(world_state, view, plan, decided, realised, outcome, losses, score, state)
 
 
-def finish_round(components: Components, started: StartedRound) -> tuple[RoundRecord, State]:
-    """Wait for losses and scores; return the record of the round, and the state after it."""
-    view, plan, outcome, state = started.view, started.plan, started.outcome, started.state
+def finish_round(
+    components: Components, started: StartedRound, state: State
+) -> tuple[RoundRecord, State]:
+    """Wait for losses and scores; return the record of the round, and the state after it.
+
+    Args:
+        components: What the simulation is made of.
+        started: The round.
+        state: `started.state`, with what the recorders remember of all rounds before.
+    """
+    view, plan, outcome = started.view, started.plan, started.outcome
     write_losses(outcome, started.losses)
     record = record_of(started.decided, state.control, view, plan, outcome)
     score = started.score
     if score is None and is_last(components, record):
         score = request_score(components, state)
-    record, memories = _recorded(components, started, record, outcome, score is not None)
+    record, memories = _recorded(components, started, state.memories, record, score is not None)
     state = replace(state, memories=memories)
     return (with_score(record, score()) if score else record), state
 
@@ -108,18 +118,17 @@ def finish_round(components: Components, started: StartedRound) -> tuple[RoundRe
 def _recorded(
     components: Components,
     started: StartedRound,
+    memories: Memories,
     record: RoundRecord,
-    outcome: Outcome,
     tested: bool,
 ) -> tuple[RoundRecord, Memories]:
     """Return the record with what recorders add to it, and what they remember."""
     plan, realised, recorders = started.plan, started.realised, components.recorders
-    memories, new = started.state.memories, realised.plan.active
-    memories = count_trainings(recorders, memories, new, realised.steps)
+    memories = count_trainings(recorders, memories, realised.plan.active, realised.steps)
     done = FinishedRound(
         view=started.view,
         plan=plan,
-        outcome=outcome,
+        outcome=started.outcome,
         steps=components.steps_of(plan),
         spent=realised.spent,
         position=started.world_state.position,

@@ -28,7 +28,7 @@ Losses = Floats | Callable[[], Floats]
 def execute(
     components: Components, state: State, view: View, plan: Plan, realised: RealisedPlan
 ) -> tuple[Outcome, Losses, State]:
-    """Move models, mix them and start the active workers' trainings; do not wait for a device.
+    """Move models, mix them and train those of the active workers; do not wait for a device.
 
     The losses of the outcome are NaN until `write_losses` has waited for them.
     """
@@ -46,8 +46,7 @@ def execute(
     if models.finished is not None and before is not None:
         models.finished[index(active, models.latest)] = before
     outcome = outcome_of(plan, realised, trained.samples, distance)
-    progress = start_trainings(state.progress, view, realised)
-    return outcome, trained.losses, replace(state, progress=progress)
+    return outcome, trained.losses, state
 
 
 def write_losses(outcome: Outcome, losses: Losses) -> None:

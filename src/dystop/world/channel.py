@@ -13,6 +13,7 @@ expected time is finite; with eight it is close to the time at the expected rate
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 
@@ -20,6 +21,10 @@ from dystop.acceleration import accelerated
 from dystop.rng import Words, bits, fold_in, normal, uniform, unit
 from dystop.sparse import Bools, Floats, Ints
 from dystop.world.params import Channel, WorldParams
+
+Link = tuple[Ints, Ints]  # (dst, src) of each link
+SecondsOf = Callable[[Link, Floats, Floats], Floats]
+"""Gives the seconds that so many bytes take over each link: (links, distance_m, bytes)."""
 
 _SERIES_FROM = 100.0  # ten terms of the asymptotic series are exact to 1e-13 from here on
 
@@ -177,31 +182,22 @@ class RadioChannel:
     power_w: Floats  # nominal, [nodes]
     seed: int
 
-    def power_of(self, t: int, links: int) -> Callable[[Ints], Floats]:
-        """Return a function that gives the power of some senders in round t.
+    def seconds_of(self, t: int, links: int) -> SecondsOf:
+        """Return a function that gives the seconds of some of so many links in round t.
 
-        Where `links`, the number of links to serve, is at least the number of nodes, the powers of
-        all nodes are drawn at once.
+        Where there are at least as many links as nodes, the power of every node is drawn once.
         """
+        channel, address = self.params.channel, (self.seed, t)
         if links < len(self.power_w):
-            return lambda src: self.power_w[src] * self._power_factor(t, src)
-        power_w = self.power_w * self._power_factor(t, np.arange(len(self.power_w)))
-        return power_w.__getitem__
+            return partial(link_seconds, channel, self.power_w, address)
+        everyone = np.arange(len(self.power_w))
+        power_w = self.power_w * power_factor(channel, *address, everyone)
 
-    def link_seconds(
-        self, t: int, link: tuple[Ints, Ints], distance_m: Floats, bytes_: Floats
-    ) -> Floats:
-        """Return the seconds of few links, whose powers are drawn with them."""
-        address = self.seed, t
-        return link_seconds(self.params.channel, self.power_w, address, link, distance_m, bytes_)
+        def seconds(link: Link, distance_m: Floats, bytes_: Floats) -> Floats:
+            snr = mean_snr(power_w[link[1]], distance_m, channel)
+            return transfer_s(bytes_, realised_rate_bps(snr, channel, *address, link))
 
-    def seconds(
-        self, t: int, link: tuple[Ints, Ints], power_w: Floats, distance_m: Floats, bytes_: Floats
-    ) -> Floats:
-        """Return the seconds that so many bytes take over each link (dst, src)."""
-        snr = mean_snr(power_w, distance_m, self.params.channel)
-        rate = realised_rate_bps(snr, self.params.channel, self.seed, t, link)
-        return transfer_s(bytes_, rate)
+        return seconds
 
     def lost(self, t: int, link: tuple[Ints, Ints]) -> Bools:
         """Return which transfers fail at random (`outages.loss`)."""
@@ -217,6 +213,3 @@ class RadioChannel:
         ends = np.minimum(*link), np.maximum(*link)
         out: Bools = uniform(self.seed, "drop", t, *ends) < self.params.outages.drop
         return out
-
-    def _power_factor(self, t: int, src: Ints) -> Floats:
-        return power_factor(self.params.channel, self.seed, t, src)

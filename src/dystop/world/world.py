@@ -246,12 +246,13 @@ class World:
         """Return the outcome of transfers over direct links."""
         position, here, size = self._position(now_s), self._here(now_s), len(fraction)
         seconds, lost = np.empty(size), np.empty(size, bool)
+        seconds_of = self._channel.seconds_of(t, size)
 
         def move(lo: int, hi: int) -> None:
             part = link[0][lo:hi], link[1][lo:hi]
             metres, bytes_ = distance(position, *part), self.model_bytes * fraction[lo:hi]
             lost[lo:hi] = self._fails(t, here, part, metres)
-            seconds[lo:hi] = self._channel.link_seconds(t, part, metres, bytes_)
+            seconds[lo:hi] = seconds_of(part, metres, bytes_)
 
         run_in_blocks(move, size, _LINKS)
         return Transfer(seconds, np.ones(size, np.int64), lost)
@@ -263,9 +264,9 @@ class World:
         routes, position = self._reach(t, now_s).routes, self._position(now_s)
         assert routes is not None  # an overlay always has routes
         seconds, hops = np.zeros(len(fraction)), np.zeros(len(fraction), np.int64)
-        power_of = self._channel.power_of(t, len(fraction))
+        seconds_of = self._channel.seconds_of(t, len(fraction))
         for pair, to, by in routes.hops(*link):
             metres, bytes_ = distance(position, to, by), self.model_bytes * fraction[pair]
-            seconds[pair] += self._channel.seconds(t, (to, by), power_of(by), metres, bytes_)
+            seconds[pair] += seconds_of((to, by), metres, bytes_)
             hops[pair] += 1
         return Transfer(seconds, hops, self._channel.lost(t, link) | ~routes.known(*link))
