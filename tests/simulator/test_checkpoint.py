@@ -76,7 +76,7 @@ def test_mail_and_deltas_survive(tmp_path):
 def test_only_the_newest_are_kept_and_strays_removed(tmp_path):
     _, state = walk(dystop_parts(), 1)
     for t in range(2, 6):
-        checkpoint.save(tmp_path, replace(state, control=replace(state.control, t=t)))
+        checkpoint.save(tmp_path, state._replace(control=replace(state.control, t=t)))
     assert [checkpoint.round_of(p) for p in checkpoint.checkpoints(tmp_path)] == [4, 3]
     (tmp_path / ".round-00000009.safetensors.tmp-1234").write_bytes(b"half")
     (tmp_path / ".tmpAbC123").write_bytes(b"what safetensors had written")
@@ -88,7 +88,7 @@ def two_checkpoints(folder):
     """Save the states after rounds 4 and 8; return the newer file."""
     _, state = walk(dystop_parts(), 1)
     for t in (5, 9):
-        newest = checkpoint.save(folder, replace(state, control=replace(state.control, t=t)))
+        newest = checkpoint.save(folder, state._replace(control=replace(state.control, t=t)))
     return newest
 
 
@@ -153,8 +153,8 @@ def test_a_checkpoint_is_flushed_to_the_disk(tmp_path, monkeypatch):
 @pytest.mark.parametrize("damage", ["cut", "garbage", "foreign", "empty"])
 def test_damage_falls_back_to_the_one_before(tmp_path, damage):
     _, state = walk(dystop_parts(), 1)
-    checkpoint.save(tmp_path, replace(state, control=replace(state.control, t=5)))
-    newest = checkpoint.save(tmp_path, replace(state, control=replace(state.control, t=9)))
+    checkpoint.save(tmp_path, state._replace(control=replace(state.control, t=5)))
+    newest = checkpoint.save(tmp_path, state._replace(control=replace(state.control, t=9)))
     raw = newest.read_bytes()
     bad = {
         "cut": raw[: len(raw) // 2],
@@ -178,5 +178,5 @@ def test_what_cannot_be_kept_is_refused():
 
 def test_a_run_that_goes_on_tests_when_it_is_due(tmp_path):
     _, state = walk(dystop_parts(), 2)
-    checkpoint.save(tmp_path / "c", replace(state, next_evaluation_s=7.5))
+    checkpoint.save(tmp_path / "c", state._replace(next_evaluation_s=7.5))
     assert checkpoint.load_newest(tmp_path / "c", CPU).state.next_evaluation_s == 7.5

@@ -206,7 +206,7 @@ def through_checkpoint(memory: Memory, folder: Path) -> Memory:
     """Save memory in a checkpoint and return it as read back."""
     components = components_for(Mechanism(), 1, ENGINES[0], 0, 1)
     state = begin(components)
-    save(folder, replace(state, control=replace(state.control, memory=memory)))
+    save(folder, state._replace(control=replace(state.control, memory=memory)))
     found = load_newest(folder, _CPU)
     if found is None:
         raise ValueError("the checkpoint cannot be read back")

@@ -5,7 +5,9 @@ differ only in where the `Observation` and the `Outcome` come from.
 """
 
 import math
+from collections.abc import Mapping
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
@@ -196,9 +198,17 @@ def _with_pulls(pulls: PairCounts, links: Links, lost: Bools) -> PairCounts:
 
 
 def record_of(
-    before: ControlState, after: ControlState, view: View, plan: Plan, outcome: Outcome
+    before: ControlState,
+    after: ControlState,
+    view: View,
+    plan: Plan,
+    outcome: Outcome,
+    added: Mapping[str, Any] | None = None,
 ) -> RoundRecord:
-    """Return the record of a round, from the control states before and after it."""
+    """Return the record of a round, from the control states before and after it.
+
+    `added` holds the fields of recorders.
+    """
     alive, total, most, histogram = staleness_counts(before.staleness, view.alive)
     lost = int(np.count_nonzero(outcome.lost))
     return RoundRecord(
@@ -221,6 +231,7 @@ def record_of(
         queue_mean=float(np.add.reduce(before.queue)) / len(before.queue),
         loss=_mean_loss(outcome),
         notes=dict(plan.notes),
+        added=added or {},
     )
 
 

@@ -5,7 +5,7 @@ trainings begin, and where the record of a round is made. What it remembers from
 next is a value, which checkpoints and ledgers keep.
 """
 
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, fields
 from typing import Any, ClassVar, Self
 
 from dystop.control.time_spent import SpentParts
@@ -96,13 +96,14 @@ def count_trainings(
     return tuple(each.count(memory, workers, steps) for each, memory in pairs)
 
 
-def add_groups(
-    recorders: Recorders, memories: Memories, record: RoundRecord, done: FinishedRound
-) -> tuple[RoundRecord, Memories]:
-    """Return the record with the fields of all recorders, and what they remember after it."""
-    added, after = dict(record.added), list[Any]()
+def measured(
+    recorders: Recorders, memories: Memories, done: FinishedRound
+) -> tuple[dict[str, Any], Memories]:
+    """Return what all recorders add to the record of a round, and what they remember after it."""
+    added, after = dict[str, Any](), list[Any]()
     for each, memory in zip(recorders, memories, strict=True):
         group, remembered = each.record(memory, done)
-        added |= {} if group is None else group.leaves()
+        if group is not None:
+            added |= group.leaves()
         after.append(remembered)
-    return replace(record, added=added), tuple(after)
+    return added, tuple(after)

@@ -1,14 +1,13 @@
 """Evaluation of all models on the test set: which models count, and what the record gets."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
 from torch import Tensor
 
 from dystop.control.aggregation import global_weights
-from dystop.control.stopping import ends_run, is_evaluation_due, is_over, next_evaluation_s
-from dystop.record import RoundRecord
+from dystop.control.stopping import is_evaluation_due, is_over, next_evaluation_s
 from dystop.simulator.model_stack import PendingScore, after_aggregation, published
 from dystop.simulator.state import Components, State
 from dystop.sparse import Ints, ints
@@ -25,18 +24,17 @@ def schedule_evaluation(components: Components, t: int, state: State) -> tuple[b
     evaluate, clock_s, due_s = components.evaluate, state.control.clock_s, state.next_evaluation_s
     if not (components.engine.train and is_evaluation_due(evaluate, t, clock_s, due_s)):
         return False, state
-    return True, replace(state, next_evaluation_s=next_evaluation_s(evaluate, clock_s))
+    return True, state._replace(next_evaluation_s=next_evaluation_s(evaluate, clock_s))
 
 
-def is_last(components: Components, record: RoundRecord) -> bool:
-    """Return whether the run ends with a score: no further round can open in time."""
+def is_last(components: Components, t: int, clock_s: float) -> bool:
+    """Return whether the run ends with a score after round t: no further one can open in time."""
     if not components.engine.train:
         return False
-    stop, following = components.stop, record.round + 1
-    if ends_run(stop, record):
-        return True
-    opening_s = components.world.opening_s(following, record.clock_s)
-    return is_over(stop, following, opening_s)
+    stop, following = components.stop, t + 1
+    return is_over(stop, following, clock_s) or is_over(
+        stop, following, components.world.opening_s(following, clock_s)
+    )
 
 
 def request_score(components: Components, state: State) -> PendingScore:

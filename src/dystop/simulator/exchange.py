@@ -48,7 +48,7 @@ def realise(
     charge = charged(plan.links, versions, codec.model_bytes / codec.message_bytes, rings)
     plan = replace(plan, links=charge.links)
     realised = world.realise(law, view, plan, steps, progress)
-    return realised, replace(state, versions=charge.settled(versions, realised.lost))
+    return realised, state._replace(versions=charge.settled(versions, realised.lost))
 
 
 def rings_of(plan: Plan) -> frozenset[int]:

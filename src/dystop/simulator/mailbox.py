@@ -3,8 +3,6 @@
 A message holds the number of a snapshot; the snapshots lie beside the other models (`Models`).
 """
 
-from dataclasses import replace
-
 import numpy as np
 from torch import Tensor
 
@@ -15,7 +13,7 @@ from dystop.simulator.model_stack import Models, published_row, write_rows
 from dystop.simulator.state import State
 from dystop.sparse import Bools, Floats, Ints, ints, mask_of
 from dystop.types import View
-from dystop.world import InFlight, Messages, RealisedPlan
+from dystop.world import InFlight, Messages, Progress, RealisedPlan
 
 SPARE = 16  # snapshots that may stay although no message carries them
 _EVERYBODY = np.ones(0, bool)  # nobody asks who is done where models are published at once
@@ -81,8 +79,8 @@ def send(
         snapshot=snapshots,
         weight=weight,
     )
-    progress = replace(state.progress, in_flight=state.progress.in_flight.add(messages))
-    return replace(state, progress=progress, snapshots_made=made)
+    state = _with_in_flight(state, state.progress.in_flight.add(messages))
+    return state._replace(snapshots_made=made)
 
 
 def _feed_rows_only(links: Links, rows: Mix) -> bool:
@@ -212,4 +210,5 @@ def _with_in_flight(state: State, in_flight: InFlight) -> State:
             del models.snapshots[number]
             models.origins.pop(number, None)
         in_flight.snapshots_kept = len(models.snapshots)
-    return replace(state, progress=replace(state.progress, in_flight=in_flight))
+    progress = Progress(state.progress.started_s, state.progress.training_s, in_flight)
+    return state._replace(progress=progress)

@@ -58,7 +58,7 @@ def simulate_ahead(
     """
     plain, memories = state.models, state.memories
     queue = queue_of(plain, components.trainer, statistics)
-    state = replace(state, models=replace(plain, trainings=queue))
+    state = state._replace(models=replace(plain, trainings=queue))
     running: deque[tuple[StartedRound, int]] = deque()  # and the number of the wave that trains it
     while (started := start_round(components, state)) is not None:
         state = started.state
@@ -113,5 +113,5 @@ def _finish(
 ) -> tuple[RoundRecord, State]:
     """Finish the oldest round; its state gets `models`, which have no queue, and `memories`."""
     started, _ = running.popleft()
-    state = replace(started.state, models=models, memories=memories)
+    state = started.state._replace(models=models, memories=memories)
     return finish_round(components, started, state)

@@ -6,8 +6,9 @@ functions and starts rounds before earlier ones are finished. The testbed's coor
 `build_view`, `decide`, `advance` and `record_of` in the same order; its workers execute the plan.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 
@@ -25,9 +26,9 @@ from dystop.record import RoundRecord
 from dystop.recorders.recorder import (
     FinishedRound,
     Memories,
-    add_groups,
     count_trainings,
     first_memories,
+    measured,
 )
 from dystop.simulator.evaluation import (
     is_last,
@@ -88,7 +89,7 @@ def start_round(components: Components, state: State) -> StartedRound | None:
     # Advance: clock, staleness, queues and counts. Losses have no part in them.
     control = advance(components.mechanism, decided, view, plan, outcome)
     progress = start_trainings(state.progress, view, realised)
-    state = replace(state, control=control, progress=progress)
+    state = state._replace(control=control, progress=progress)
     due, state = schedule_evaluation(components, view.t, state)
     score = request_score(components, state) if due else None
     return StartedRound(world_state, view, plan, decided, realised, outcome, losses, score, state)
@@ -106,23 +107,18 @@ def finish_round(
     """
     view, plan, outcome = started.view, started.plan, started.outcome
     write_losses(outcome, started.losses)
-    record = record_of(started.decided, state.control, view, plan, outcome)
     score = started.score
-    if score is None and is_last(components, record):
+    if score is None and is_last(components, view.t, state.control.clock_s):
         score = request_score(components, state)
-    record, memories = _recorded(components, started, state.memories, record, score is not None)
-    state = replace(state, memories=memories)
-    return (with_score(record, score()) if score else record), state
+    added, memories = _measured(components, started, state.memories, score is not None)
+    record = record_of(started.decided, state.control, view, plan, outcome, added)
+    return with_score(record, score()) if score else record, state._replace(memories=memories)
 
 
-def _recorded(
-    components: Components,
-    started: StartedRound,
-    memories: Memories,
-    record: RoundRecord,
-    tested: bool,
-) -> tuple[RoundRecord, Memories]:
-    """Return the record with what recorders add to it, and what they remember."""
+def _measured(
+    components: Components, started: StartedRound, memories: Memories, tested: bool
+) -> tuple[Mapping[str, Any], Memories]:
+    """Return what recorders add to the record of a round, and what they remember."""
     plan, realised, recorders = started.plan, started.realised, components.recorders
     memories = count_trainings(recorders, memories, realised.plan.active, realised.steps)
     done = FinishedRound(
@@ -134,7 +130,7 @@ def _recorded(
         position=started.world_state.position,
         tested=tested,
     )
-    return add_groups(recorders, memories, record, done)
+    return measured(recorders, memories, done)
 
 
 def _is_over(components: Components, state: State) -> bool:
@@ -183,7 +179,7 @@ def open_round(components: Components, state: State) -> tuple[WorldState, State]
     world_state, progress = components.world.open_round(control.t, control.clock_s, state.progress)
     if progress is not state.progress or world_state.now_s != control.clock_s:
         control = replace(control, clock_s=world_state.now_s)
-        state = replace(state, control=control, progress=progress)
+        state = state._replace(control=control, progress=progress)
     return world_state, deliver(state)
 
 

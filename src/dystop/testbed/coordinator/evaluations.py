@@ -1,7 +1,6 @@
 """The evaluations that are due: the observer gets one at a time, and always the newest."""
 
-from dystop.control.stopping import ends_run, is_evaluation_due, next_evaluation_s
-from dystop.record import RoundRecord
+from dystop.control.stopping import is_evaluation_due, is_over, next_evaluation_s
 from dystop.testbed.coordinator.members import Member
 from dystop.testbed.coordinator.state import CoordinatorState
 from dystop.testbed.ledger.tables import KeptLine, write_blob
@@ -26,16 +25,16 @@ class Evaluations:
         self._asked = 0  # the round that the observer evaluates now; 0: none
         self._asked_until_s = 0.0  # another round is requested then, even without an answer
 
-    def take_due(self, record: RoundRecord) -> bool:
-        """Return whether an evaluation is due, and schedule the next one.
+    def take_due(self, t: int, clock_s: float) -> bool:
+        """Return whether an evaluation is due after round t, and schedule the next one.
 
         One is due at the configured intervals, and at the end.
         """
         state, rules = self.state, self.state.setup.evaluate
-        is_due = is_evaluation_due(rules, record.round, record.clock_s, state.next_evaluation_s)
+        is_due = is_evaluation_due(rules, t, clock_s, state.next_evaluation_s)
         if is_due:
-            state.next_evaluation_s = next_evaluation_s(rules, record.clock_s)
-        return is_due or ends_run(state.setup.stop, record)
+            state.next_evaluation_s = next_evaluation_s(rules, clock_s)
+        return is_due or is_over(state.setup.stop, t + 1, clock_s)
 
     @property
     def observer(self) -> Member | None:

@@ -9,11 +9,11 @@ import math
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
-from dystop.control.round import with_score
+from dystop.control.round import record_of, with_score
 from dystop.control.stopping import ends_run, median_loss, stop_reason
 from dystop.record import RoundRecord
 from dystop.recorders import read_record
-from dystop.recorders.recorder import add_groups
+from dystop.recorders.recorder import measured
 from dystop.testbed.coordinator.evaluations import ANSWER, Evaluations
 from dystop.testbed.coordinator.rounds import ClosedRound
 from dystop.testbed.coordinator.state import CoordinatorState
@@ -66,10 +66,12 @@ class Records:
     def add(self, closed: ClosedRound) -> None:
         """Hold the record of a closed round; request an evaluation if one is due."""
         state, evaluations, recorders = self.state, self.evaluations, self.state.setup.recorders
-        is_due, observer = evaluations.take_due(closed.record), evaluations.observer
-        done, until_s = replace(closed.done, tested=is_due), -math.inf
-        record, memories = add_groups(recorders, state.memories, closed.record, done)
+        before, after, done = closed.before, closed.after, closed.done
+        is_due, observer = evaluations.take_due(before.t, after.clock_s), evaluations.observer
+        done, until_s = replace(done, tested=is_due), -math.inf
+        added, memories = measured(recorders, state.memories, done)
         state.remember(memories)
+        record = record_of(before, after, done.view, done.plan, done.outcome, added)
         is_due &= state.params.observer
         if is_due and observer is None:
             record = _without_score(record, "no observer")

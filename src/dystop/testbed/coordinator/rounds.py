@@ -5,8 +5,8 @@ A round makes the same calls in the same order as the simulator's loop:
 1. `build_view` turns the measurements into what the mechanism may see (`Rounds.open_next`).
 2. `decide` returns the plan. Each node gets its part of the plan as an order (`_issue_orders`).
 3. The nodes execute their orders and report (`apply_report`).
-4. `advance` updates staleness and queues (eq:staleness, eq:queue), and `record_of` makes the
-   record (`close`).
+4. `advance` updates staleness and queues (eq:staleness, eq:queue; `close`).
+5. Recorders measure, and `record_of` makes the record (`Records.add`).
 
 A report that arrives after its round was closed is applied with `apply_late_report`.
 """
@@ -24,11 +24,9 @@ from dystop.control.round import (
     apply_late_report,
     build_view,
     decide,
-    record_of,
     seconds_apart,
 )
 from dystop.plan import Plan
-from dystop.record import RoundRecord
 from dystop.recorders.recorder import FinishedRound
 from dystop.sparse import Ints
 from dystop.testbed.coordinator.conduct.accusations import Accusation
@@ -69,7 +67,7 @@ from dystop.testbed.ledger.tables import (
     write_blob,
 )
 from dystop.testbed.protocol.messages import Cancel, Execute, Report
-from dystop.types import Outcome, View
+from dystop.types import ControlState, Outcome, View
 from dystop.world import WorldState
 
 # What a report does: "new" and "late" change the state; "known" was applied before; "early" cannot
@@ -81,7 +79,8 @@ ReportEffect = Literal["new", "late", "known", "early", "strange"]
 class ClosedRound:
     """The results of a closed round."""
 
-    record: RoundRecord  # what every record has
+    before: ControlState  # when it was decided
+    after: ControlState
     done: FinishedRound
     trace_outcome: dict[str, Any]  # second half of its line of the trace
 
@@ -385,7 +384,6 @@ class Rounds:
         frozen = ~view.alive if state.params.away == "freeze" else None
         decided, mechanism = state.control, state.setup.mechanism
         state.control = advance(mechanism, decided, view, plan, outcome, frozen)
-        record = record_of(decided, state.control, view, plan, outcome)
         done = self._finished(plan, view, reports, outcome)
         traced = trace_outcome(plan, view, reports, outcome, current.orders)
         register_failures(state, current)
@@ -398,7 +396,7 @@ class Rounds:
             self._opened_s.pop(current.t, None)  # no report of this round can follow
         state.write(closed, *order_lines)
         state.write_state()
-        return ClosedRound(record, done, traced)
+        return ClosedRound(decided, state.control, done, traced)
 
     def _finished(
         self, plan: Plan, view: View, reports: RoundReports, outcome: Outcome
