@@ -1,5 +1,7 @@
 """The examples at the end of every `--help`."""
 
+from collections.abc import Sequence
+
 _EXAMPLES = {
     "": (
         "dystop run                                   one experiment, with the defaults",
@@ -162,6 +164,11 @@ _EXAMPLES = {
 
 
 def help_examples(command: str) -> str:
-    """Return the examples of a command; the mark in front keeps typer from joining the lines."""
-    lines = "\n".join(f"  {line}" for line in _EXAMPLES[command])
+    """Return the examples of a built-in command."""
+    return examples_at_end(_EXAMPLES[command])
+
+
+def examples_at_end(examples: Sequence[str]) -> str:
+    """Return the end of a help text; the mark in front keeps typer from joining the lines."""
+    lines = "\n".join(f"  {line}" for line in examples)
     return f"\b\nExamples:\n{lines}\n\n"

@@ -9,6 +9,8 @@ from typing import Any
 import typer
 from typer.core import TyperGroup
 
+from dystop.cli.packages import announced, loaded
+
 _KINDS = {
     "int_parsing": "an integer",
     "int_parsing_size": "an integer of fewer digits",
@@ -25,7 +27,19 @@ _BOUNDS = {
 
 
 class Commands(TyperGroup):
-    """All commands; what is wrong with an option is said in plain words."""
+    """All commands, also those of installed packages; mistakes are named in plain words."""
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        """Return the names of all commands, the built-in ones first."""
+        built_in = super().list_commands(ctx)
+        return [*built_in, *sorted(announced().keys() - set(built_in))]
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        """Return the command of a name; None: there is none."""
+        built_in = super().get_command(ctx, cmd_name)
+        if built_in is not None or cmd_name not in announced():
+            return built_in
+        return loaded(cmd_name)
 
     def invoke(self, ctx: Any) -> Any:
         """Run the command that the words name."""
