@@ -3,15 +3,20 @@
     python scripts/hostile_soak.py --minutes 15 --pairs 3 --seed 0 --out DIR      (Linux)
 
 A run with the hostile members and a control run without them get the same faults: an honest worker
-is killed every 20 s, one is frozen for 8 s every minute, and the coordinator is killed once. Both
-follow one another `--pairs` times, each pair with a seed of its own; of the pairs' shares the
-median counts. All parties are processes on loopback. DIR gets a folder for each pair and
+is killed every 20 s, one is frozen for 8 s every minute, and the coordinator is killed in the first
+two minutes, so that its second life is long enough to measure its memory. Both follow one another
+`--pairs` times, each pair with a seed of its own; of the pairs' shares the median counts.
+
+All parties are processes on loopback. Honest ones run on one half of the cores in both runs, and
+hostile ones on the other half: an attacker brings its own computer, and the pace shows what its
+messages cost, not its processor time. DIR gets a folder for each pair and
 `hostile-soak.json`, which says what was measured and which guarantees were broken. Nothing is left
 running, also after Ctrl-C.
 """
 
 import argparse
 import json
+import os
 import signal
 import sys
 import time
@@ -36,9 +41,12 @@ HOSTILE = (  # one member of each kind
     "half_open", "large_reports", "padded_reports", "busy", "accuse", "served_number",
     "over_report", "renumber", "trickle",
 )  # fmt: skip
-FAULTS = FaultRates(kill_every_s=20, cut_every_s=0, freeze_every_s=60, coordinator_kills=1)
+FAULTS = FaultRates(kill_every_s=20, cut_every_s=0, freeze_every_s=60, coordinator_kills=0)
+EARLY = FaultRates(0, 0, 0, 0, 0, coordinator_kills=1)
+EARLY_S = 120.0
 PACE, MEMORY, LEDGER = 0.6, 1e6, 4096.0  # share; bytes per 1,000 rounds; bytes per closed round
 START_S = 300.0
+CORES = sorted(os.sched_getaffinity(0))
 WHOLE, CONTROL = "hostile", "control"
 
 
@@ -74,13 +82,17 @@ def soak(args: Any, out: Path, seed: int, name: str, attacks: tuple[str, ...]) -
         "evaluate.every_rounds=50",
     )  # fmt: skip
     setting = Setting(keys, hostile=hostile, restart_s=1.0, seed=seed)
+    own, others = halves(CORES)
+    os.sched_setaffinity(0, own)  # and of all processes that it starts
     with Rig(out, setting, f"{name}-run") as rig:
         rig.start()
         rig.until(lambda: rig.rounds > 20 and rig.joined == HONEST + len(hostile), START_S)
         for member in hostile:
+            move(rig.supervisor.pid(member), others)
             rig.supervisor.signal(member, signal.SIGUSR1)
         first, began_s, span_s = rig.rounds, time.monotonic(), 60.0 * args.minutes
-        rig.inject(schedule(FAULTS, 0.0, span_s, seed))
+        early = schedule(EARLY, 0.0, min(EARLY_S, span_s), seed)
+        rig.inject(sorted([*early, *schedule(FAULTS, 0.0, span_s, seed)], key=lambda f: f.at_s))
         sizes: list[tuple[int, int]] = []  # closed rounds, and bytes of the ledger by then
         while time.monotonic() - began_s < span_s:
             rig.spend(10.0)
@@ -102,6 +114,23 @@ def soak(args: Any, out: Path, seed: int, name: str, attacks: tuple[str, ...]) -
             "ledger": slope(sizes[len(sizes) // 3 :]),
             "findings": [text for text in map(str, rig.findings()) if not _of(hostile, text)],
         }
+
+
+def halves(cores: Sequence[int]) -> tuple[set[int], set[int]]:
+    """Return the cores of honest parties and those of hostile ones; a single one is shared.
+
+    >>> halves([0, 1, 2])
+    ({0, 1}, {2})
+    """
+    cut = -(-len(cores) // 2)
+    return set(cores[:cut]), set(cores[cut:] or cores)
+
+
+def move(pid: int | None, cores: set[int]) -> None:
+    """Move all threads of a process; those that it starts later follow."""
+    for task in Path(f"/proc/{pid}/task").iterdir() if pid else ():
+        with suppress(ProcessLookupError):  # a thread that ends right now
+            os.sched_setaffinity(int(task.name), cores)
 
 
 def slope(points: list[tuple[int, int]]) -> float:
