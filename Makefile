@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
-CODE := src tests examples benchmarks scripts docs/conf.py docs/extensions hatch_build.py
+CODE := src tests examples benchmarks paper scripts docs/conf.py docs/extensions hatch_build.py
 
 # Without bytecode, pytest rewrites every test module anew in each of its processes.
 unexport PYTHONDONTWRITEBYTECODE
@@ -15,10 +15,10 @@ help: ## show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1\t/' | expand -t 20
 
 # constraints.txt pins torch to a build that also exists for machines without a GPU, and the testbed's parts.
-$(STAMP): pyproject.toml constraints.txt
+$(STAMP): pyproject.toml paper/pyproject.toml constraints.txt
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "dystop needs Python 3.11 or newer; try: make PYTHON=python3.12")'
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev]'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev]' --editable ./paper
 	touch $(STAMP)
 
 demo: $(STAMP) ## DySTop against three rivals on built-in data; ends with a table, figures and a report
@@ -26,7 +26,7 @@ demo: $(STAMP) ## DySTop against three rivals on built-in data; ends with a tabl
 
 # Three processes for two cores: many tests wait for a process, a socket or a time-out.
 test: $(STAMP) check ## every check and every test
-	$(BIN)/python -m pytest --numprocesses 3 --dist worksteal
+	$(BIN)/python -m pytest --numprocesses 3 --dist worksteal tests src/dystop paper/tests paper/src
 
 docs: $(STAMP) ## the site, into build/site; open build/site/index.html
 	$(BIN)/python -m sphinx -W --keep-going -q -j auto -d build/doctrees docs build/site

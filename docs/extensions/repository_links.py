@@ -25,6 +25,8 @@ PAGES = {
     "SECURITY": "security",
 }
 """Pages of the repository's root, and the pages of the site that hold them."""
+BESIDE = {ROOT / "paper/docs": "paper"}
+"""Folders of pages outside `docs/`, and the links in `docs/` by which Sphinx finds them."""
 
 
 def redirect(app: Sphinx, doctree: nodes.document) -> None:
@@ -35,6 +37,9 @@ def redirect(app: Sphinx, doctree: nodes.document) -> None:
             target = Path(node["reftarget"])
             if target.parent == ROOT and target.name in PAGES:
                 node["reftarget"] = PAGES[target.name]
+            for folder, name in BESIDE.items():
+                if target.is_relative_to(folder):
+                    node["reftarget"] = f"{name}/{target.relative_to(folder).as_posix()}"
             continue
         place = (here / node["reftarget"]).resolve()
         if place.exists() and is_shown(place):
@@ -45,7 +50,9 @@ def redirect(app: Sphinx, doctree: nodes.document) -> None:
 
 def is_shown(place: Path) -> bool:
     """Return whether a file or folder of the repository gets a page; data of `docs/` do not."""
-    is_data = place.is_relative_to(ROOT / "docs") and place.suffix != ".py"
+    is_data = (
+        any(place.is_relative_to(x) for x in (ROOT / "docs", *BESIDE)) and place.suffix != ".py"
+    )
     return place.is_relative_to(ROOT) and not is_data
 
 

@@ -11,7 +11,7 @@ from dystop.cli import app
 from dystop.cli.run import _resume_hint
 from dystop.cli.testbed.launch import _resume_hint as hint_for_testbed
 from dystop.errors import ConfigError, RunFolderError, StorageError
-from dystop.experiments import bound, gap, run
+from dystop.experiments import gap, run
 from dystop.experiments.config import read_experiment, to_toml
 from dystop.experiments.executors import driver
 from dystop.experiments.executors.local import LocalExecutor
@@ -132,9 +132,6 @@ def test_every_other_command_to_copy_is_quoted(out):
     text = message(RunFolderError, run._check_simulated, open_run(out / "real"))
     assert f"{resume_command('real', out)}," in text
     assert text.endswith(f"dystop check {quoted['real']}")
-    assert f"dystop run {settings}" in message(RunFolderError, bound.bound_of, out / "real")
-    text = message(RunFolderError, bound.bound_of, out / "simulated")
-    assert text.endswith(resume_command("simulated", out))
     text = message(RunFolderError, checked_folder, out / "simulated")
     assert f"dystop verify {quoted['simulated']}," in text
     assert text.endswith(resume_command("simulated", out))

@@ -14,7 +14,6 @@ from dystop.cli.help_examples import help_examples
 from dystop.cli.listing import catalogue
 from dystop.cli.new import new
 from dystop.cli.reproduce import reproduce
-from dystop.cli.results.bound import bound
 from dystop.cli.results.dashboard import dashboard
 from dystop.cli.results.gap import gap
 from dystop.cli.results.plot import plot
@@ -83,7 +82,6 @@ _COMMANDS: dict[str, Callable[..., None]] = {
     "examples": examples,
     "doctor": doctor,
     "bench": bench,
-    "bound": bound,
     "reproduce": reproduce,
     "gap": gap,
     "testbed": launch,

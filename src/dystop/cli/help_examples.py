@@ -98,11 +98,6 @@ _EXAMPLES = {
         "dystop reproduce fig-staleness --scale paper --jobs 12",
         "dystop reproduce all --scale smoke           does everything run?",
     ),
-    "bound": (
-        "dystop run model.name=softmax-unit training.l2=0.1 training.local_steps=1 \\",
-        "    training.learning_rate=0.1 data.train_limit=2000 fleet.workers=10 --name convex",
-        "dystop bound runs/convex",
-    ),
     "testbed": (
         "dystop testbed fleet.workers=3 stop.rounds=5",
         "dystop testbed experiment.toml testbed.time_scale=0.1 --name trial",

@@ -16,7 +16,6 @@ callbacks      what follows such a run
 progress_text  sentences about the progress of a run
 results        finished runs as Python values
 common_time    the accuracy of several runs at one time
-bound          theorems against a recorded run
 gap            the simulator against a testbed run
 trace_metrics  differences between two runs
 partitions     who has which sample, for other frameworks

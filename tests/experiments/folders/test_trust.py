@@ -156,7 +156,6 @@ def folders(theirs, section):
 COMMANDS = [
     ("verify", "{run}"),
     ("resume", "{run}"),
-    ("bound", "{run}"),
     ("report", "{run}"),
     ("animate", "{run}"),
     ("data", "partition", "{run}"),

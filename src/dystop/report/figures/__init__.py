@@ -9,6 +9,6 @@ paper         figures for a paper (`dystop plot`)
 paper_style   their looks
 reproduced    measures beside the numbers of the paper
 readings      distances of readings from the paper
-analysis      `dystop bound` and `dystop gap`
+gap           `dystop gap`
 costs         `dystop bench`
 """

@@ -6,7 +6,7 @@ The module evaluates three versions of the bound on the history of a run:
              assumes nothing about staleness and includes neighbours of neighbours. This bound is
              valid.
 `theorem`    the closed form of the theorem, with two errors of its statement corrected
-             (docs/theory.md): the diagonal of W_t is rho - 1 for active workers and 0 for the
+             (paper/docs/theory.md): the diagonal of W_t is rho - 1 for active workers and 0 for the
              others, and delta contains xi squared.
 `literal`    the theorem as printed: W_t lacks -E, so that the noise of an inactive worker doubles
              in every round.

@@ -27,8 +27,8 @@ from dystop.record import RoundRecord
 from dystop.simulator.round import begin, simulate
 from dystop.simulator.state import State
 from dystop.sparse import Floats
-from dystop.theory import bound, convex, lyapunov
 from dystop.types import Mechanism, Memory, View
+from dystop_paper.theory import bound, convex, lyapunov
 
 MODEL = "softmax-unit"
 RECIPE = (

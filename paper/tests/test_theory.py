@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from dystop.control.activation import activate
 from dystop.errors import ConfigError
 from dystop.plan import Mix, mix_of
-from dystop.theory import bound, convex, lyapunov
+from dystop_paper.theory import bound, convex, lyapunov
 
 EXACT = settings(derandomize=True, deadline=None, max_examples=60)
 
@@ -161,7 +161,7 @@ def test_long_runs_overflow_in_silence_and_only_as_printed() -> None:
     assert np.isfinite(bound.recursion(history, 0.99, noise, 1.0)).all()
 
 
-# The errors in the proofs (docs/theory.md) ------------------------------------------------------
+# The errors in the proofs (paper/docs/theory.md) ------------------------------------------------
 
 
 def test_without_the_identity_an_idle_worker_s_noise_doubles() -> None:

@@ -8,12 +8,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from dystop.cli.options import Quiet, Trust
+from dystop.cli.packages import command
 from dystop.cli.progress import round_bars
 from dystop.cli.terminal import echo, handle_errors, show_table
 
 if TYPE_CHECKING:
-    from dystop.experiments.bound import BoundReport
     from dystop.sparse import Bools, Floats
+    from dystop_paper.bound import BoundReport
 
 
 @handle_errors
@@ -26,7 +27,7 @@ def bound(
 
     Repeats the run, computes all constants, and writes a figure and bound.json to RUN/bound/.
     """
-    from dystop.experiments.bound import bound_of
+    from dystop_paper.bound import bound_of
 
     following = "following every model"
     with round_bars(quiet, following) as on_round:
@@ -47,7 +48,7 @@ def _show_bound(found: "BoundReport") -> None:
 
 def summary(found: "BoundReport") -> list[tuple[str, str]]:
     """Return the constants and the verdicts as rows of a table."""
-    from dystop.theory import bound as theory
+    from dystop_paper.theory import bound as theory
 
     c, eta = found.constants, found.eta
     rows = [
@@ -106,10 +107,10 @@ def _sign(pressure: float) -> str:
 
 
 def _write_bound(folder: Path, found: "BoundReport") -> None:
-    from dystop.report.figures.analysis import bound_figure
     from dystop.report.figures.svg import save
     from dystop.report.pages.files import make_folders
     from dystop.storage import write_atomic
+    from dystop_paper.figures.bound import bound_figure
 
     make_folders(folder)
     figure = bound_figure(found).figure
@@ -122,7 +123,7 @@ def _write_bound(folder: Path, found: "BoundReport") -> None:
 
 def _tree(found: "BoundReport") -> dict[str, Any]:
     """Return all numbers as JSON; null for an infinite or a missing one."""
-    from dystop.theory import bound as theory
+    from dystop_paper.theory import bound as theory
 
     names = ("gap", "recursion", "theorem", "literal")
     c = found.constants
@@ -148,3 +149,11 @@ def _tree(found: "BoundReport") -> dict[str, Any]:
 
 def _number(value: float | None) -> float | None:
     return value if value is not None and math.isfinite(value) else None
+
+
+app = command(
+    bound,
+    "dystop run model.name=softmax-unit training.l2=0.1 training.local_steps=1 \\",
+    "    training.learning_rate=0.1 data.train_limit=2000 fleet.workers=10 --name convex",
+    "dystop bound runs/convex",
+)

@@ -3,6 +3,7 @@
 import json
 import re
 from dataclasses import replace
+from hashlib import sha256
 from pathlib import Path
 
 import numpy as np
@@ -10,21 +11,21 @@ import pytest
 from typer.testing import CliRunner
 
 from dystop.cli import app
-from dystop.cli.results.bound import summary
 from dystop.errors import ConfigError, RunFolderError, VerificationError
-from dystop.experiments.bound import (
+from dystop.experiments.building import build
+from dystop.experiments.config import read_experiment
+from dystop.experiments.folders.run_folder import open_run
+from dystop.simulator.round import begin
+from dystop_paper.bound import (
     RECIPE,
     BoundReport,
     bound_of,
     bound_of_experiment,
     regression_of,
 )
-from dystop.experiments.building import build
-from dystop.experiments.config import read_experiment
-from dystop.experiments.folders.run_folder import open_run
-from dystop.report.figures.analysis import bound_figure
-from dystop.simulator.round import begin
-from dystop.theory import convex
+from dystop_paper.cli.bound import summary
+from dystop_paper.figures.bound import bound_figure
+from dystop_paper.theory import convex
 
 CONVEX = [
     "model.name=softmax-unit",
@@ -157,10 +158,10 @@ def test_without_a_trade_off_theorem_2_has_no_gap(tmp_path: Path) -> None:
 @pytest.fixture
 def stopped(tmp_path: Path) -> Path:
     """A run that was planned for 25 rounds and reached its target after 2."""
-    words = [*CONVEX, "stop.accuracy=0.01", "evaluate.every_rounds=2", "--out", str(tmp_path)]
-    call = ["run", *words, "--name", "stopped", "--no-report", "-q"]
+    words = [*CONVEX, "stop.accuracy=0.01", "evaluate.every_rounds=2"]
+    call = ["run", *words, "--out", str(tmp_path / "a b"), "--name", "stopped", "--no-report", "-q"]
     assert CliRunner().invoke(app, call).exit_code == 0
-    return tmp_path / "stopped"
+    return tmp_path / "a b" / "stopped"
 
 
 def test_the_recorded_rounds_are_followed_and_no_more(stopped: Path) -> None:
@@ -182,12 +183,12 @@ def test_a_run_that_comes_out_differently_is_refused(stopped: Path) -> None:
 def test_what_cannot_be_repeated_is_refused(stopped: Path) -> None:
     info = json.loads((stopped / "run.json").read_text())
     (stopped / "run.json").write_text(json.dumps({**info, "kind": "testbed"}))
-    simulate = f"dystop run {stopped / 'config.toml'}"
+    simulate = f"dystop run '{stopped / 'config.toml'}'"
     with pytest.raises(RunFolderError, match=rf"testbed.*{re.escape(simulate)}$"):
         bound_of(stopped)
     (stopped / "run.json").write_text(json.dumps(info))
     (stopped / "records.jsonl").write_text("")
-    with pytest.raises(RunFolderError, match=f"{re.escape(f'dystop resume {stopped}')}$"):
+    with pytest.raises(RunFolderError, match=re.escape(f"dystop resume '{stopped}'") + "$"):
         bound_of(stopped)
 
 
@@ -203,3 +204,21 @@ def test_the_command(tmp_path: Path) -> None:
     assert content["holds"]
     assert np.isfinite(content["F_star"])
     assert {p.suffix for p in folder.iterdir()} == {".json", ".png", ".pdf", ".svg"}
+
+
+def test_code_of_somebody_elses_folder_is_not_imported(tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "me"))
+    words = [*CONVEX, "stop.rounds=1", "--out", str(tmp_path), "--name", "theirs", "--no-report"]
+    assert CliRunner().invoke(app, ["run", *words, "-q"]).exit_code == 0
+    file, info = tmp_path / "theirs/config.toml", tmp_path / "theirs/run.json"
+    file.write_text(file.read_text().replace("softmax-unit", "their_code:make"))
+    noted = json.loads(info.read_text()) | {"config_sha256": sha256(file.read_bytes()).hexdigest()}
+    info.write_text(json.dumps(noted))
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "somebody"))
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "their_code.py").write_text("open('imported', 'w')")
+    refused = CliRunner().invoke(app, ["bound", "theirs"])
+    assert refused.exit_code == 2, refused.output
+    assert "their_code:make" in refused.output
+    assert "--trust" in refused.output
+    assert not (tmp_path / "imported").exists()

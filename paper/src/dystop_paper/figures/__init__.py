@@ -1,0 +1,1 @@
+"""Figures of this package's commands, drawn in the style of `dystop.report`."""
