@@ -186,6 +186,33 @@ def test_a_failed_link_is_excluded_for_longer_each_time():
     assert [usable(501.0, 0, 2), usable(501.0, 2, 0)] == [False, True]
 
 
+def test_a_sender_that_keeps_several_waiting_is_excluded_for_everybody():
+    observations, world = new_observations()
+
+    def served(at, src=1):
+        reach = observations.observe(world, np.ones(4, bool), at).reach
+        return sorted(reach.dst[reach.src == src].tolist())
+
+    observations.pull_failed(0, 1, "timeout", 0.0)
+    observations.pull_failed(0, 1, "busy", 0.0)
+    observations.pull_failed(2, 1, "norm", 0.0)  # it did serve this one
+    assert served(0.1) == [3]
+    observations.pull_failed(2, 1, "timeout", 1.0)
+    assert (served(1.1), served(1.1, src=2)) == ([], [0, 1, 3])
+    observations.pull_failed(3, 1, "timeout", 1.0)  # of the same round: not twice as long
+    assert served(61.0) == [0, 2, 3]
+    observations.pull_failed(3, 1, "timeout", 100.0)
+    assert (served(129.0), served(131.0)) == ([], [0, 2, 3])
+    again, _ = new_observations()
+    again.restore(observations.to_tree())
+    assert again.observe(world, np.ones(4, bool), 129.0).reach.src.tolist().count(1) == 0
+    observations.exchange_reported(0, order(Pull(1)), mixed(used(1, 0.1)), 0.1)
+    observations.exchange_reported(3, order(Pull(1)), mixed(used(1, 0.1)), 0.1)
+    assert served(129.0) == [0, 2, 3]
+    observations.pull_failed(2, 1, "timeout", 200.0)
+    assert served(201.0) == [0, 3]
+
+
 def test_only_joined_members_are_in_reach():
     observations, world = new_observations()
     seen = observations.observe(world, np.array([True, False, True, True]), 0.0)

@@ -31,6 +31,8 @@ MIN_EXPLAINED = 0.8  # fraction of an exchange that the reported times must expl
 LATE_FACTOR = 3.0  # a round or a training that takes this many times its estimate is late
 LEAST_S = 1e-6  # remaining time of a training whose end was not reported
 MAX_EXCLUSION_S = 300.0
+EVERYBODY = -1  # in the place of a receiver
+_SLOW: tuple[RejectCode, ...] = ("timeout", "busy")
 _ALL = slice(None)
 
 _ARRAYS = ("step_s", "began_s", "training_steps", "ended_s", "training_s", "loss")
@@ -89,6 +91,7 @@ class Observations:
         self.mail: dict[tuple[int, int], Mail] = {}  # (dst, src) -> newest message
         self.awaited: dict[tuple[int, int], int] = {}  # (dst, src) -> round of a slow message
         self.excluded: dict[tuple[int, int], LinkExclusion] = {}
+        self.unserved: dict[int, set[int]] = {}  # sender -> who got no model since it served one
 
     # Persistence --------------------------------------------------------------------------------
 
@@ -213,7 +216,9 @@ class Observations:
             most_s: Seconds that the exchange can have lasted; None: `observed_s`.
         """
         for used in report.used:
-            self.excluded.pop((node, used.node), None)
+            for receiver in (node, EVERYBODY):
+                self.excluded.pop((receiver, used.node), None)
+            self.unserved.pop(used.node, None)
         if observed_s is None:
             return
         corrected_s = _time_correction(report, observed_s, observed_s if most_s is None else most_s)
@@ -267,17 +272,32 @@ class Observations:
     def pull_failed(self, dst: int, src: int, code: RejectCode, at_s: float) -> None:
         """Exclude a link after a failed pull, for longer each time.
 
-        If the sender was unreachable, the reverse link is excluded as well.
+        If the sender was unreachable, the reverse link is excluded as well. If it keeps several
+        receivers waiting and serves nobody meanwhile, all links from it are excluded, so that not
+        every receiver must learn it alone.
         """
         for pair in ((dst, src), (src, dst))[: 2 if code == "unreachable" else 1]:
-            known = self.excluded.get(pair)
-            first_s = self._params.timeouts.exclude_s
-            length_s = first_s if known is None else min(2.0 * known.length_s, MAX_EXCLUSION_S)
-            self.excluded[pair] = LinkExclusion(at_s + length_s, length_s)
+            self._exclude(pair, at_s)
+        if code not in _SLOW:
+            return
+        waited = self.unserved.setdefault(src, set())
+        waited.add(dst)
+        known = self.excluded.get((EVERYBODY, src))
+        if len(waited) >= self._params.guards.reporters and (
+            known is None or known.until_s <= at_s
+        ):
+            self._exclude((EVERYBODY, src), at_s)
+
+    def _exclude(self, pair: tuple[int, int], at_s: float) -> None:
+        known = self.excluded.get(pair)
+        first_s = self._params.timeouts.exclude_s
+        length_s = first_s if known is None else min(2.0 * known.length_s, MAX_EXCLUSION_S)
+        self.excluded[pair] = LinkExclusion(at_s + length_s, length_s)
 
     def clear_exclusions(self, node: int) -> None:
         """Allow all links from a node again."""
         self.excluded = {pair: e for pair, e in self.excluded.items() if pair[1] != node}
+        self.unserved.pop(node, None)
 
     # Mail ---------------------------------------------------------------------------------------
 
@@ -339,6 +359,7 @@ class Observations:
             dst, src = np.array(excluded, np.int64).T.copy()
             at = reach.find(dst, src)
             usable[at[at >= 0]] = False
+            usable &= ~np.isin(reach.src, src[dst == EVERYBODY])
         link_s = self._link_estimates(world)
         step_s = self._seconds_per_step(world.step_s)
         return Observation(
