@@ -72,7 +72,7 @@ On = Annotated[
     typer.Option(
         "--on",
         metavar="ENGINE",
-        help="Where the runs run: local (processes of this machine), slurm, ray or ray-job:URL. "
+        help="Where the runs run: local (processes of this machine), slurm or ray. "
         "Keys such as slurm.partition=gpu set what a cluster is asked for.",
     ),
 ]

@@ -11,7 +11,7 @@ from dystop.cli.terminal import echo, show_table
 from dystop.errors import ConfigError
 
 if TYPE_CHECKING:
-    from dystop.experiments.executors import Choice
+    from dystop.experiments.executors.choice import Choice
     from dystop.experiments.reproduce.campaigns import Scale
     from dystop.experiments.reproduce.reading_space import Reading
     from dystop.report.pages.readings import SearchReport

@@ -18,7 +18,7 @@ from dystop.units import are
 
 if TYPE_CHECKING:
     from dystop.experiments.config import Experiment
-    from dystop.experiments.executors import Choice
+    from dystop.experiments.executors.choice import Choice
     from dystop.experiments.reproduce.campaigns import Scale
     from dystop.experiments.reproduce.progress import Place
     from dystop.experiments.reproduce.recipes import Recipe

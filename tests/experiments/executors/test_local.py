@@ -5,7 +5,8 @@ from typer.testing import CliRunner
 
 from dystop.cli import app
 from dystop.errors import CapacityError
-from dystop.experiments.executors import Choice, local, make_executor
+from dystop.experiments.executors import local
+from dystop.experiments.executors.choice import Choice, make_executor
 from dystop.experiments.executors.driver import run_study
 from dystop.experiments.executors.executor import Ended, Job, Need
 from dystop.experiments.executors.local import VISIBLE, Gpu, LocalExecutor

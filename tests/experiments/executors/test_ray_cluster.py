@@ -33,9 +33,9 @@ def test_without_the_extra_it_names_the_command_that_installs_it(monkeypatch, tm
 @pytest.mark.parametrize(
     ("on", "address", "fact"),
     [
-        ("ray://head:10001", "", "--on ray-job:http://HOST:8265"),
-        ("ray", "ray://head:10001", "--on ray-job:http://HOST:8265"),
-        ("ray", "http://head:8265", "--on ray-job:http://head:8265"),
+        ("ray://head:10001", "", "ray job submit --address http://HOST:8265"),
+        ("ray", "ray://head:10001", "ray job submit --address http://HOST:8265"),
+        ("ray", "http://head:8265", "ray job submit --address http://head:8265"),
         ("ray:head:6379", "", "RAY_ADDRESS=HOST:PORT"),
         ("ray", "", "ray start --head"),
         ("ray", "auto", "ray start --head"),

@@ -10,8 +10,9 @@ from typer.testing import CliRunner
 
 from dystop.cli import app
 from dystop.errors import ConfigError, DystopError
-from dystop.experiments import executors
-from dystop.experiments.executors import Choice, choose, make_executor, slurm
+from dystop.experiments.executors import choice as executors
+from dystop.experiments.executors import slurm
+from dystop.experiments.executors.choice import Choice, choose, make_executor
 from dystop.experiments.executors.driver import run_study
 from dystop.experiments.executors.executor import Job, Need
 from dystop.experiments.executors.local import LocalExecutor

@@ -20,7 +20,7 @@ from dystop.cli import app
 from dystop.cli.progress import StudyWatcher
 from dystop.errors import TrustError
 from dystop.experiments.config import read_experiment
-from dystop.experiments.executors import Choice, choose, remember
+from dystop.experiments.executors.choice import Choice, choose, remember
 from dystop.experiments.executors.driver import run_study
 from dystop.experiments.executors.local import LocalExecutor
 from dystop.experiments.folders.trust import trusting

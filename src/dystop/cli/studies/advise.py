@@ -33,7 +33,7 @@ from dystop.units import plural, seconds
 
 if TYPE_CHECKING:
     from dystop.experiments.config import Experiment
-    from dystop.experiments.executors import Choice
+    from dystop.experiments.executors.choice import Choice
     from dystop.experiments.studies.study import Study
     from dystop.experiments.studies.trials import Stage, Trials
     from dystop.report.data.contests.advice import Advice

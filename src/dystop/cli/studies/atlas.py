@@ -28,7 +28,7 @@ from dystop.cli.terminal import echo, handle_errors, note, show_table
 from dystop.units import plural
 
 if TYPE_CHECKING:
-    from dystop.experiments.executors import Choice
+    from dystop.experiments.executors.choice import Choice
     from dystop.experiments.studies.atlas import Atlas
 
 _EXAMPLE = "--x spread=0,0.4,0.8 --y communication=0.1,1,10 --mechanisms dystop,matcha,ad-psgd"

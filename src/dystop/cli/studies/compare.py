@@ -34,7 +34,7 @@ from dystop.cli.studies.study import (
 from dystop.cli.terminal import handle_errors, note
 
 if TYPE_CHECKING:
-    from dystop.experiments.executors import Choice
+    from dystop.experiments.executors.choice import Choice
     from dystop.experiments.studies.compare import Comparison
     from dystop.experiments.studies.study import Study
 

@@ -13,7 +13,7 @@ from dystop.units import are, plural
 
 if TYPE_CHECKING:
     from dystop.experiments.config import Experiment
-    from dystop.experiments.executors import Choice
+    from dystop.experiments.executors.choice import Choice
     from dystop.experiments.studies.study import Study
 
 
@@ -67,7 +67,7 @@ def _configurations_and_studies(folder: Path) -> list[str]:
 def choose_engine(words: list[str], on: str, jobs: int | None) -> "tuple[list[str], Choice]":
     """Return the words about the experiments, and the engine that the others choose."""
     from dystop.experiments.config.tables import is_executor_word
-    from dystop.experiments.executors import choose
+    from dystop.experiments.executors.choice import choose
 
     own = [word for word in words if not is_executor_word(word)]
     file, study = split_words(own)[0], None
@@ -90,7 +90,7 @@ def find_or_create(
     if study := find_study(out, name, every):
         return study
     from dystop.experiments.building import build_each_setting
-    from dystop.experiments.executors import make_executor
+    from dystop.experiments.executors.choice import make_executor
 
     executor = make_executor(choice)  # refuses before anything is written
     build_each_setting(every, elsewhere=executor.fenced)
@@ -99,7 +99,7 @@ def find_or_create(
 
 def run_remaining(study: "Study", choice: "Choice", *, quiet: bool, resume: str = "") -> None:
     """Run what is left of a study; on an interrupt, say which command resumes it."""
-    from dystop.experiments.executors import make_executor, remember
+    from dystop.experiments.executors.choice import make_executor, remember
     from dystop.experiments.executors.driver import resume_command, run_study
 
     executor = make_executor(choice)

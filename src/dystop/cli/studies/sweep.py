@@ -29,7 +29,7 @@ from dystop.cli.studies.study import (
 from dystop.cli.terminal import handle_errors
 
 if TYPE_CHECKING:
-    from dystop.experiments.executors import Choice
+    from dystop.experiments.executors.choice import Choice
     from dystop.experiments.studies.study import Study
 
 _EXAMPLE = "--over mechanism.V=1,10,50"

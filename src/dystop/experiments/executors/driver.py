@@ -20,7 +20,6 @@ from dystop.experiments.executors.driver_lock import DriverLock
 from dystop.experiments.executors.executor import Ended, Executor, Job, Need, Submitted
 from dystop.experiments.executors.local import LocalExecutor
 from dystop.experiments.executors.node import describe
-from dystop.experiments.executors.ray_job import RayJob
 from dystop.experiments.folders.record_log import RECORDS, RecordTail
 from dystop.experiments.folders.trust import words_of_trust
 from dystop.experiments.interrupts import Interrupts
@@ -52,11 +51,8 @@ class StudyListener(Protocol):
         """A run has finished."""
 
 
-def run_study(study: Study, executor: Executor | RayJob, listener: StudyListener) -> None:
+def run_study(study: Study, executor: Executor, listener: StudyListener) -> None:
     """Run or resume everything in the study that is not finished."""
-    if isinstance(executor, RayJob):
-        executor.run(study, listener)
-        return
     with closing(executor), DriverLock(study.path) as lock:
         attempts = Attempts(study.path.absolute(), lock.check)
         driver = Driver(study, executor, listener, attempts)
@@ -286,7 +282,7 @@ class Driver:
                 self._attempts.keep_progress(run.name)
 
 
-def resume_command(study: Study, executor: Executor | RayJob) -> str:
+def resume_command(study: Study, executor: Executor) -> str:
     """Return the command that resumes the study on the same engine."""
     on = "" if executor.name == "local" else f" --on {executor.name}"
     return study.resume_command + on

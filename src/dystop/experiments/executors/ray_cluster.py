@@ -32,7 +32,7 @@ PROBE_S = 4.0  # an address has one IPv4 and one IPv6 form at most: both fit int
 ANSWER_S = 60.0  # for a node to start the first process of this driver
 _CURRENT_CLUSTER = Path("ray") / "ray_current_cluster"  # where `ray start` notes its address
 _MOST_NODES = 4  # that a message shows
-_FROM_OUTSIDE = "from outside the cluster, use --on ray-job:http://HOST:8265"
+_FROM_OUTSIDE = "from outside the cluster: ray job submit --address http://HOST:8265 -- dystop ..."
 
 
 def import_ray() -> Any:
@@ -67,7 +67,7 @@ def cluster_address(given: str = "") -> str:
     if "://" in address:
         raise ConfigError(
             f"{ADDRESS}={address}: not the address of a cluster, which is HOST:PORT; "
-            f"for a Ray job server, use --on ray-job:{address}"
+            f"to a Ray job server: ray job submit --address {address} -- dystop ... --on ray"
         )
     return address if address not in ("", "auto") else _noted_address()
 

@@ -16,7 +16,7 @@ from typing import Annotated, Any
 from annotated_types import Gt
 
 from dystop.experiments.config.validation import read_section
-from dystop.experiments.executors import Choice
+from dystop.experiments.executors.choice import Choice
 from dystop.experiments.executors.executor import Ended, Job, Need, State, Submitted
 from dystop.experiments.executors.node import run_attempt, started
 from dystop.experiments.executors.ray_cluster import (

@@ -21,8 +21,8 @@ from annotated_types import Ge, Gt
 
 from dystop.errors import ConfigError, DystopError
 from dystop.experiments.config.validation import read_section
-from dystop.experiments.executors import Choice
 from dystop.experiments.executors.attempts import ATTEMPTS
+from dystop.experiments.executors.choice import Choice
 from dystop.experiments.executors.executor import Ended, Job, Need, State, Submitted
 from dystop.experiments.executors.node import ended, run_attempt, started
 from dystop.params import param
