@@ -18,7 +18,7 @@ from dystop.testbed.audit.facts import RunFacts, facts_of
 from dystop.testbed.coordinator.machine import CoordinatorMachine
 from dystop.testbed.coordinator.members import Enrolled
 from dystop.testbed.coordinator.setup import CoordinatorSetup
-from dystop.testbed.ledger.tables import MemoryLedger, read_blob, restore
+from dystop.testbed.ledger.tables import read_blob, restore
 from dystop.testbed.params import TestbedParams, Timeouts
 from dystop.testbed.protocol.payload import Schema
 from dystop.testbed.worker.machine import WorkerMachine
@@ -26,6 +26,7 @@ from dystop.testbed.worker.state import Introduction, WorkerSetup, first_state
 from dystop.types import Fleet, Mechanism
 from dystop.world import World
 from support.engine_fixtures import STABLE_WORLD, line
+from support.testbed.memory_ledger import MemoryLedger
 from virtual.cluster import Cluster, names_of
 from virtual.coded import CodedCluster
 from virtual.faults import CALM, Faults, random_faults

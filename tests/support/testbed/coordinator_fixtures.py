@@ -33,7 +33,7 @@ from dystop.testbed.events import (
     SendToMember,
     Tick,
 )
-from dystop.testbed.ledger.tables import MemoryLedger, restore
+from dystop.testbed.ledger.tables import restore
 from dystop.testbed.names import member_name
 from dystop.testbed.params import TestbedParams, Timeouts
 from dystop.testbed.protocol.messages import (
@@ -53,6 +53,7 @@ from dystop.testbed.protocol.messages import (
 from dystop.types import Fleet
 from dystop.world import World
 from support.engine_fixtures import STABLE_WORLD, line
+from support.testbed.memory_ledger import MemoryLedger
 
 RUN, SCHEMA = "ab" * 16, "cd" * 32
 QUICK = TestbedParams(links="free", observer=False, timeouts=Timeouts(gather_s=5.0))

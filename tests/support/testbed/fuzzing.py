@@ -50,13 +50,14 @@ from dystop.testbed.events import (
     TrainingFailed,
     TrainingFinished,
 )
-from dystop.testbed.ledger.tables import MemoryLedger, restore
+from dystop.testbed.ledger.tables import restore
 from dystop.testbed.protocol import messages as m
 from dystop.testbed.protocol.codec import BadMessage, decode, encode
 from dystop.testbed.protocol.pulls import ModelHeader, PullRequest
 from dystop.testbed.worker.machine import WorkerMachine
 from dystop.testbed.worker.state import Introduction, WorkerSetup, first_state
 from support.testbed.coordinator_fixtures import RUN, SCHEMA, setup_for
+from support.testbed.memory_ledger import MemoryLedger
 
 MECHANISMS = ("dystop", "sa-adfl", "asyng", "gossipfl", "fedasync", "d-cliques", "hadfl")
 WORKERS, EVENTS, WIDTH = 4, 16, 3

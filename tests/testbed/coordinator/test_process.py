@@ -16,13 +16,14 @@ from dystop.testbed.coordinator.machine import REPLACED, CoordinatorMachine
 from dystop.testbed.coordinator.process import CoordinatorProcess
 from dystop.testbed.launch import failpoints
 from dystop.testbed.ledger.sqlite import SqliteLedger
-from dystop.testbed.ledger.tables import MemoryLedger, MetaLine, restore
+from dystop.testbed.ledger.tables import MetaLine, restore
 from dystop.testbed.params import Timeouts
 from dystop.testbed.protocol.codec import decode, encode
 from dystop.testbed.protocol.messages import Heartbeat, Join, JoinOk, Report, Used
 from dystop.testbed.transport.memory import MemoryHub, MemoryTransport
 from support.engine_fixtures import Script
 from support.testbed.coordinator_fixtures import QUICK, setup_for
+from support.testbed.memory_ledger import MemoryLedger
 from support.testbed.transport_parties import until
 
 FAST = replace(QUICK, timeouts=Timeouts(heartbeat_s=5.0, suspect_s=60.0, dead_s=90.0))

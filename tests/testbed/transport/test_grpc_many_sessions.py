@@ -9,12 +9,13 @@ import pytest
 from dystop.bench.testbed.coordinator import EchoWorker
 from dystop.testbed.coordinator.machine import CoordinatorMachine
 from dystop.testbed.coordinator.process import CoordinatorProcess
-from dystop.testbed.ledger.tables import MemoryLedger, restore
+from dystop.testbed.ledger.tables import restore
 from dystop.testbed.names import OBSERVER
 from dystop.testbed.params import Timeouts
 from dystop.testbed.security import authority
 from dystop.testbed.transport.grpc import GrpcTransport
 from support.testbed.coordinator_fixtures import QUICK, setup_for
+from support.testbed.memory_ledger import MemoryLedger
 
 WORKERS = 72  # more than any usual pool of threads
 ROUNDS = 4

@@ -252,34 +252,6 @@ class Ledger(Protocol):
         ...
 
 
-class MemoryLedger:
-    """A ledger in memory; a test keeps it while state machines restart."""
-
-    def __init__(self) -> None:
-        self._tables: dict[str, dict[Row, Line]] = {name: {} for name in KEYS}
-
-    def write(self, lines: Sequence[Line]) -> None:
-        """Write these rows."""
-        for line in lines:
-            row, table = values_of(line), self._tables[line.table]
-            if isinstance(line, KeptLine) and line.value is None:
-                table.pop(row[:1], None)
-            else:
-                table[row[: KEYS[line.table]]] = line
-
-    def rows(self, table: str) -> Iterator[Any]:
-        """Return all rows of a table, by key."""
-        held = self._tables[table]
-        return iter([held[key] for key in sorted(held)])
-
-    def epoch(self) -> int:
-        """Return the highest epoch of any coordinator."""
-        return epoch_in(self.rows("meta"))
-
-    def close(self) -> None:
-        """Do nothing."""
-
-
 def epoch_in(meta: Iterable[MetaLine]) -> int:
     """Return the epoch in the `meta` table; 0 before the first coordinator."""
     return next((int(line.value) for line in meta if line.key == "epoch"), 0)

@@ -23,12 +23,13 @@ from dystop.testbed.coordinator.members import Enrolled, Member
 from dystop.testbed.coordinator.process import CoordinatorProcess
 from dystop.testbed.events import ConfirmPardon, MessageFromMember, Tick
 from dystop.testbed.ledger.sqlite import SqliteLedger
-from dystop.testbed.ledger.tables import MemoryLedger, WorkerLine, restore
+from dystop.testbed.ledger.tables import WorkerLine, restore
 from dystop.testbed.protocol.messages import JoinOk, Peer, Reject, Roster
 from dystop.testbed.security import authority
 from dystop.testbed.transport.admission import AllowList
 from dystop.testbed.transport.memory import MemoryHub, MemoryTransport
 from support.testbed.coordinator_fixtures import CoordinatorHarness, rows, setup_for
+from support.testbed.memory_ledger import MemoryLedger
 
 
 def sent(harness, kind, name):
