@@ -25,10 +25,10 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 from dystop.experiments.config import read_experiment
 from dystop.experiments.folders.run_folder import open_run
 from dystop.experiments.run import resume_run, run_experiment
-from dystop.experiments.studies.atlas import AXES
 from dystop.experiments.studies.compare import Comparison, experiments
 from dystop.experiments.studies.study import create_study, find_study, finished
 from dystop.experiments.studies.trials import TURNS, horizon_s, shortened
+from dystop.experiments.studies.worlds import AXES
 from dystop.report.data.contests.winners import all_contests, best_of, common_target, contenders_of
 from dystop.report.data.contests.winners import lead as lead_of
 from dystop.report.data.groups import group_runs

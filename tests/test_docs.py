@@ -95,8 +95,6 @@ def shortened(words):
     if words[0] == "advise":
         few = [] if "--mechanisms" in words else ["--mechanisms", "dystop,d-psgd"]
         return [*words, *small, *few, "--seconds", "0.3", "--seeds", "1"]
-    if words[0] == "atlas" and "--x" in words:
-        return [*words, *small, "--turns", "3"]
     if words[:2] == ["data", "partition"] and "=" in words[2]:
         return [*words, *small]
     if words[0] == "bench":

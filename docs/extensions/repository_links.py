@@ -23,8 +23,9 @@ PAGES = {
     "CHANGELOG": "changelog",
     "CONTRIBUTING": "contributing",
     "SECURITY": "security",
+    "paper/README": "paper/index",
 }
-"""Pages of the repository's root, and the pages of the site that hold them."""
+"""Pages outside `docs/`, and the pages of the site that hold them."""
 BESIDE = {ROOT / "paper/docs": "paper"}
 """Folders of pages outside `docs/`, and the links in `docs/` by which Sphinx finds them."""
 
@@ -35,11 +36,11 @@ def redirect(app: Sphinx, doctree: nodes.document) -> None:
     for node in list(doctree.findall(_is_link)):
         if node.get("refdomain") == "doc":
             target = Path(node["reftarget"])
-            if target.parent == ROOT and target.name in PAGES:
-                node["reftarget"] = PAGES[target.name]
-            for folder, name in BESIDE.items():
+            name = target.relative_to(ROOT).as_posix() if target.is_relative_to(ROOT) else ""
+            node["reftarget"] = PAGES.get(name, node["reftarget"])
+            for folder, link in BESIDE.items():
                 if target.is_relative_to(folder):
-                    node["reftarget"] = f"{name}/{target.relative_to(folder).as_posix()}"
+                    node["reftarget"] = f"{link}/{target.relative_to(folder).as_posix()}"
             continue
         place = (here / node["reftarget"]).resolve()
         if place.exists() and is_shown(place):

@@ -14,7 +14,6 @@ import dystop.dashboard
 from dystop.cli import app
 from dystop.cli.progress import show_start
 from dystop.control.stopping import Stop, stop_reason
-from dystop.report.data import measures
 from dystop.report.data.comparison import ranking
 from dystop.report.data.groups import SeedSpread
 from dystop.report.figures.single_runs import maps
@@ -74,7 +73,6 @@ def test_one_round_is_done(capsys):
 def test_one_seed_one_link():
     one, two = SeedSpread((0.5,), 1), SeedSpread((0.5,), 2)
     assert [ranking._seed_count(s) for s in (one, two)] == ["in 1 of 1 seed", "in 1 of 2 seeds"]
-    assert measures.format_spread(two, "accuracy").endswith("(1 of 2 seeds)")
     scene = SimpleNamespace(round=14, active=[0], dst=[1], workers=1)
     assert maps._panel_title(None, scene, False) == "round 14: 1 active, 1 link"
     entry = SimpleNamespace(label="x")

@@ -253,3 +253,12 @@ def test_a_run_is_not_resumed_through_a_link(copy, tmp_path, name):
     result = call("resume", path)
     assert (result.exit_code, precious.read_text()) == (2, "precious\n")
     assert str(path / name) in result.output
+
+
+def test_the_report_of_an_atlas_names_its_command(copy):
+    folder = copy("grid")
+    (folder / "atlas.json").write_text("{}")
+    result = call("report", folder)
+    assert result.exit_code == 2
+    assert f"dystop atlas {folder}" in result.stderr
+    assert "dystop-paper" in result.stderr

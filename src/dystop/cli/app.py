@@ -13,14 +13,12 @@ from dystop.cli.examples import examples
 from dystop.cli.help_examples import help_examples
 from dystop.cli.listing import catalogue
 from dystop.cli.new import new
-from dystop.cli.reproduce import reproduce
 from dystop.cli.results.dashboard import dashboard
 from dystop.cli.results.gap import gap
 from dystop.cli.results.plot import plot
 from dystop.cli.results.report import animate, export, report
 from dystop.cli.run import resume, run, verify
 from dystop.cli.studies.advise import advise
-from dystop.cli.studies.atlas import atlas
 from dystop.cli.studies.compare import compare
 from dystop.cli.studies.sweep import sweep
 from dystop.cli.testbed.launch import launch
@@ -69,7 +67,6 @@ _COMMANDS: dict[str, Callable[..., None]] = {
     "compare": compare,
     "sweep": sweep,
     "advise": advise,
-    "atlas": atlas,
     "resume": resume,
     "verify": verify,
     "report": report,
@@ -82,7 +79,6 @@ _COMMANDS: dict[str, Callable[..., None]] = {
     "examples": examples,
     "doctor": doctor,
     "bench": bench,
-    "reproduce": reproduce,
     "gap": gap,
     "testbed": launch,
     "check": check,

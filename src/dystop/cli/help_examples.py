@@ -37,12 +37,6 @@ _EXAMPLES = {
         "dystop advise fleet.toml world.range_m=60 --mechanisms dystop,matcha,ad-psgd --jobs 2",
         "dystop advise fleet.toml --seconds 60 --seeds 5 --name longer",
     ),
-    "atlas": (
-        "dystop atlas --x spread=0,0.4,0.8 --y communication=0.1,1,10 --mechanisms dystop,matcha",
-        "dystop atlas fleet.toml --x skew=0.1,0.4,1 --y density=4,8,16 --seeds 3 --jobs 4",
-        "dystop atlas --x churn=0,0.2,0.4 --y world.range_m=30,60 --target 0.7 --name churn",
-        "dystop atlas runs/churn --reached 3          resume, or draw the maps again",
-    ),
     "resume": ("dystop resume runs/dystop-fmnist-mini-s0",),
     "verify": (
         "dystop verify runs/dystop-fmnist-mini-s0",
@@ -92,12 +86,6 @@ _EXAMPLES = {
     ),
     "new": ("dystop new mechanism my-idea", "dystop new mechanism my-idea --out ~/work"),
     "doctor": ("dystop doctor",),
-    "reproduce": (
-        "dystop reproduce --list                      every figure, its cost, what is done",
-        "dystop reproduce fig-completion-time         on two cores, in minutes",
-        "dystop reproduce fig-staleness --scale paper --jobs 12",
-        "dystop reproduce all --scale smoke           does everything run?",
-    ),
     "testbed": (
         "dystop testbed fleet.workers=3 stop.rounds=5",
         "dystop testbed experiment.toml testbed.time_scale=0.1 --name trial",

@@ -8,7 +8,6 @@ folders/       run folders: what lies in them, and who writes it
 studies/       several runs that belong together
 executors/     where the runs of a study run: here, Slurm, Ray
 testbed/       an experiment with real processes
-reproduce/     the figures of the paper as recipes
 export/        runs as tables and for other tools
 api            `dystop.simulate` and `dystop.compare`
 simulation     an experiment in Python, which runs while it is iterated

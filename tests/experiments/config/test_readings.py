@@ -12,8 +12,6 @@ from dystop.experiments.config import read_experiment, to_toml, to_tree
 from dystop.experiments.config.readings import OPEN_READINGS, has_key, preset
 from dystop.experiments.config.write import toml_value
 from dystop.experiments.folders.run_folder import open_run
-from dystop.experiments.reproduce.campaigns import CAMPAIGNS
-from dystop.experiments.reproduce.campaigns import experiments as campaign_runs
 from dystop.experiments.studies.compare import Comparison, experiments
 from dystop.experiments.studies.sweep import Sweep, grid, read_axes
 from dystop.mechanisms import MECHANISMS
@@ -146,41 +144,6 @@ def test_a_run_states_its_readings(tmp_path: Path):
     page = render_runs(runs, summarise(runs), [])
     assert "literal: noise squared; fading draws 1; timing law paper; publish rule eager" in page
     assert "budgets bind everybody; tested models aggregated; drift sum" in page
-
-
-def test_recipes_take_a_reading():
-    for experiment in campaign_runs(CAMPAIGNS["sensitivity"], "smoke", 1, ["reading=literal"]):
-        given = {"overlap": "overlap"}.get(experiment.name.split("-")[-2], "paper")
-        assert experiment.engine.timing == given  # the word of an arm wins
-        assert experiment.world.channel.noise == "squared"
-
-
-def test_recipes_of_the_paper_follow_its_letter_unless_told_otherwise():
-    for campaign in CAMPAIGNS.values():
-        wanted = "none" if campaign.name == "sensitivity" else "literal"
-        assert {e.reading for e in campaign_runs(campaign, "paper", 1)} == {wanted}
-    main = CAMPAIGNS["main-fmnist"]
-    assert {e.world.channel.noise for e in campaign_runs(main, "small", 1)} == {"squared"}
-    physical = campaign_runs(main, "small", 1, ["reading=physical"])
-    assert {(e.reading, e.engine.timing) for e in physical} == {("physical", "overlap")}
-
-
-def test_results_of_different_readings_are_not_mixed(tmp_path: Path):
-    words = ["reproduce", "fig-phases", "--scale", "smoke", "--out", str(tmp_path), "-q"]
-    for name in PRESETS:
-        more = [] if name == "literal" else [f"reading={name}"]
-        assert CliRunner().invoke(app, [*words, *more]).exit_code == 0
-    for name in PRESETS:
-        run = open_run(tmp_path / "smoke" / name / "runs" / "phases-fmnist" / "combined-s0")
-        assert run.config["reading"] == name
-        assert "same_as" not in run.info
-        for page in ("fig-phases/report.html", "paper.html"):
-            stated = (tmp_path / "smoke" / name / page).read_text()
-            assert f"Readings: {name}: noise" in stated
-            assert "budgets bind" in stated
-    shown = CliRunner().invoke(app, ["reproduce", "--list", "reading=none", *words[2:-1]])
-    assert shown.exit_code == 0
-    assert "verdict" not in shown.output
 
 
 def test_the_base_graph_and_background_pushes_are_open():

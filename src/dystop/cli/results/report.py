@@ -219,12 +219,14 @@ def report(
 
     runs = _without_repeats(runs)
     if len(runs) == 1 and is_study(runs[0]):
-        from dystop.cli.studies.atlas import report_atlas
+        from dystop.errors import RunFolderError
         from dystop.experiments.folders.folder_kinds import ATLAS, study_kind
 
         if study_kind(runs[0]) is ATLAS:
-            report_atlas(runs[0], target, out=out, quiet=False)
-            return
+            raise RunFolderError(
+                f"{runs[0]}: an atlas; the package dystop-paper draws its maps: "
+                f"{ATLAS.resume_command(runs[0])}"
+            )
         report_study(runs[0], target, out=out, quiet=False)
         return
     runs = _without_studies(runs)

@@ -5,5 +5,5 @@ compare    several mechanisms and seeds
 sweep      a grid of values
 other_law  a comparison planned under another law
 trials     short runs for `dystop advise`
-atlas      a grid of networks
+worlds     properties of networks that a study varies
 """

@@ -4,11 +4,8 @@ style         colours, line styles, sizes and legends of all figures
 svg           figures as files and as inline SVG
 single_runs/  learning, rounds, maps, labels, and a moving picture
 comparison/   curves, bars, sweeps and heat maps of groups
-winner_map    which mechanism wins in which network
 paper         figures for a paper (`dystop plot`)
 paper_style   their looks
-reproduced    measures beside the numbers of the paper
-readings      distances of readings from the paper
 gap           `dystop gap`
 costs         `dystop bench`
 """

@@ -4,9 +4,6 @@ html            what all pages share
 files           writing a page, its figures and its tables
 runs            one run, or several side by side
 study           a comparison or a sweep
-advice          `dystop advise` and `dystop atlas`
-verdict         the claims of the paper
-readings        a search over readings
-reading_tables  the tables of that search
+advice          `dystop advise`
 gap             `dystop gap`
 """

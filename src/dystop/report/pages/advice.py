@@ -1,22 +1,13 @@
-"""Pages that name the best mechanism: `dystop advise` for one world, `dystop atlas` for many."""
+"""The page of `dystop advise`: which mechanism is best in one world."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from dystop.experiments.folders.run_folder import RunData
 from dystop.report.data.contests.advice import COLUMNS, Advice, advice_csv, table
-from dystop.report.data.contests.atlas import (
-    POINT_COLUMNS,
-    AtlasResults,
-    mechanisms_csv,
-    point_rows,
-    winners_csv,
-)
-from dystop.report.data.contests.winners import GOALS
 from dystop.report.data.groups import Group
 from dystop.report.data.notices import readings_note, serialised_by_law, study_notices
 from dystop.report.figures.comparison import bars, curves
-from dystop.report.figures.winner_map import winner_map
 from dystop.report.pages.files import ReportFiles, write_files
 from dystop.report.pages.html import inline_figures, render_template
 from dystop.units import goal as target_text
@@ -75,30 +66,3 @@ def write_advice(
         charts=inline_figures(plots),
     )
     return write_files(out, plots, page, ("png", "pdf"), {"advice.csv": advice_csv(advice)})
-
-
-def write_atlas(
-    results: AtlasResults, out: Path, title: str, notices: Sequence[str], facts: Sequence[str]
-) -> ReportFiles:
-    """Write the page, the maps, `winners.csv` and `mechanisms.csv`.
-
-    Args:
-        results: The winners at every point.
-        out: Folder to write to; created if missing.
-        title: Heading of the page.
-        notices: Warnings, such as missing runs.
-        facts: How long the runs are, and other sentences about all of them.
-    """
-    plots = [winner_map(results, goal) for goal in GOALS]
-    page = render_template(
-        "atlas.html.jinja",
-        title=title,
-        notices=notices,
-        notes=[results.rule, *facts],
-        axes=[results.x, results.y],
-        columns=POINT_COLUMNS,
-        rows=point_rows(results),
-        charts=inline_figures(plots),
-    )
-    tables = {"winners.csv": winners_csv(results), "mechanisms.csv": mechanisms_csv(results)}
-    return write_files(out, plots, page, ("png", "pdf"), tables)

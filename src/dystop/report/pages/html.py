@@ -7,7 +7,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from jinja2 import Environment, PackageLoader, StrictUndefined
+from jinja2 import ChoiceLoader, Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from dystop import __version__
@@ -27,10 +27,11 @@ class DetailTable:
     rows: Table
 
 
-def render_template(name: str, **values: object) -> str:
-    """Render a template of this package; every value is escaped."""
+def render_template(name: str, *, package: str = "dystop.report", **values: object) -> str:
+    """Render a template of a package, which may use those of this one; every value is escaped."""
+    own, theirs = PackageLoader("dystop.report"), PackageLoader(package)
     environment = Environment(
-        loader=PackageLoader("dystop.report"), autoescape=True, undefined=StrictUndefined,
+        loader=ChoiceLoader([own, theirs]), autoescape=True, undefined=StrictUndefined,
         trim_blocks=True, lstrip_blocks=True,
     )  # fmt: skip
     environment.globals["css_color"] = css_color

@@ -100,7 +100,9 @@ class _Softmax(_Packaged):
 
 class _SoftmaxUnit(_Packaged):
     name = "softmax-unit"
-    summary = "softmax regression on inputs of length one, no bias; what 'dystop bound' needs"
+    summary = (
+        "softmax regression on inputs of length one, no bias; strongly convex with training.l2"
+    )
     where = "small:softmax_unit"
 
 

@@ -2,5 +2,4 @@
 
 winners   one contest: its contenders, its winner, and by how much it wins
 advice    the contests of `dystop advise`
-atlas     the contests of `dystop atlas`, one at every point of a map
 """

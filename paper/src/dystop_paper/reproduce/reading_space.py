@@ -1,0 +1,86 @@
+"""The space of readings: every open key with its plausible values, the presets, and samples.
+
+A sample has an address: its number and the key. More samples, or another key, change no sample.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from dystop.errors import ConfigError
+from dystop.experiments.config import every_key
+from dystop.experiments.config.readings import OPEN_READINGS, has_key, preset
+from dystop.experiments.config.write import toml_value
+from dystop.rng import stream
+from dystop_paper.reproduce.campaigns import RIVALS
+
+SEED = 2025
+"""Seed of all samples."""
+
+CHOSEN = "none"
+"""The reading without a preset: the defaults of all keys."""
+
+PRESETS = ("literal", "physical", "nearest", CHOSEN)
+
+
+@dataclass(frozen=True)
+class Reading:
+    """One reading of the paper: a value for every open key."""
+
+    name: str
+    values: Mapping[str, Any]
+
+    @property
+    def is_preset(self) -> bool:
+        """Whether the configuration knows it by its name."""
+        return self.name in PRESETS
+
+    def words(self, mechanism: str) -> list[str]:
+        """Return the `key=value` words that give a mechanism this reading."""
+        known = [f"{k}={toml_value(v)}" for k, v in self.values.items() if has_key(mechanism, k)]
+        return [f"reading={self.name if self.is_preset else CHOSEN}", *known]
+
+
+def presets() -> list[Reading]:
+    """Return the readings that have a name."""
+    defaults = {key.name: key.default for name in RIVALS for key in every_key(name)}
+    chosen = {reading.key: defaults[reading.key] for reading in OPEN_READINGS}
+    return [
+        Reading(name, chosen | {k: v for m in RIVALS for k, v in preset(name, m).items()})
+        for name in PRESETS
+    ]
+
+
+def sample(number: int) -> Reading:
+    """Return one reading at random: each key has each of its plausible values equally often.
+
+    >>> sample(3).name, sample(3) == sample(3)
+    ('r003', True)
+    """
+    values = {
+        reading.key: reading.values[
+            int(stream(SEED, "reading", number, reading.key).integers(len(reading.values)))
+        ]
+        for reading in OPEN_READINGS
+    }
+    return Reading(f"r{number:03d}", values)
+
+
+def reading_named(name: str) -> Reading:
+    """Return the preset or sample with this name."""
+    found = next((reading for reading in presets() if reading.name == name), None)
+    if found is not None:
+        return found
+    if name[:1] == "r" and name[1:].isdigit():
+        return sample(int(name[1:]))
+    raise ConfigError(f"no reading {name!r}; there are {', '.join(PRESETS)} and samples like r001")
+
+
+def check_words(words: Sequence[str]) -> None:
+    """Refuse a word that sets what a reading sets."""
+    taken = {reading.key for reading in OPEN_READINGS} | {"reading", "name", "seed"}
+    for key in (word.partition("=")[0] for word in words):
+        if key in taken:
+            raise ConfigError(
+                f"command line: {key} belongs to the readings that are searched and cannot be set"
+            )

@@ -1,1 +1,0 @@
-"""`dystop reproduce`: recipes for the figures of the paper, their runs, and the paper's claims."""
