@@ -9,16 +9,16 @@ CODE := src tests examples benchmarks paper scripts docs/conf.py docs/extensions
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test mutants test-gpu test-deploy test-tools fuzz audit release docs screenshots chaos check format clean
+.PHONY: help demo test bench mutants test-gpu test-deploy test-tools fuzz audit release docs screenshots chaos check format clean
 
 help: ## show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1\t/' | expand -t 20
 
 # constraints.txt pins torch to a build that also exists for machines without a GPU, and the testbed's parts.
-$(STAMP): pyproject.toml paper/pyproject.toml constraints.txt
+$(STAMP): pyproject.toml paper/pyproject.toml benchmarks/pyproject.toml constraints.txt
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "dystop needs Python 3.11 or newer; try: make PYTHON=python3.12")'
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev]' --editable ./paper
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev]' --editable ./paper --editable ./benchmarks
 	touch $(STAMP)
 
 demo: $(STAMP) ## DySTop against three rivals on built-in data; ends with a table, figures and a report
@@ -26,7 +26,10 @@ demo: $(STAMP) ## DySTop against three rivals on built-in data; ends with a tabl
 
 # Three processes for two cores: many tests wait for a process, a socket or a time-out.
 test: $(STAMP) check ## every check and every test
-	$(BIN)/python -m pytest --numprocesses 3 --dist worksteal tests src/dystop paper/tests paper/src
+	$(BIN)/python -m pytest --numprocesses 3 --dist worksteal tests src/dystop paper/tests paper/src benchmarks/tests benchmarks/src
+
+bench: $(STAMP) ## speed on this machine beside references measured in the same run, in half a minute
+	$(BIN)/dystop bench --quick
 
 docs: $(STAMP) ## the site, into build/site; open build/site/index.html
 	$(BIN)/python -m sphinx -W --keep-going -q -j auto -d build/doctrees docs build/site
@@ -65,12 +68,13 @@ audit: build/supply/.installed ## published advisories for the oldest and the lo
 	build/supply/bin/pip-audit --strict --disable-pip --require-hashes --requirement deploy/requirements.txt
 
 # The list of parts (SBOM) is that of an environment which holds the wheel, what it needs and nothing else.
-release: build/supply/.installed ## wheel, sdist, their digests and a CycloneDX list of parts, into build/release; needs a network
+release: build/supply/.installed ## wheels, sdists, their digests and a CycloneDX list of parts, into build/release; needs a network
 	rm -rf build/release && mkdir -p build/release
 	build/supply/bin/python -m build --outdir build/release
 	$(PYTHON) -m venv --clear --without-pip build/parts
 	build/supply/bin/python -m pip --python build/parts install --quiet --constraint constraints.txt "$$(ls build/release/*.whl)[testbed]"
 	build/supply/bin/cyclonedx-py environment --mc-type library --pyproject pyproject.toml --output-reproducible --output-file build/release/sbom.cdx.json build/parts
+	build/supply/bin/python -m build --outdir build/release benchmarks
 	cd build/release && sha256sum * > SHA256SUMS
 
 build/supply/.installed:

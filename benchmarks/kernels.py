@@ -19,12 +19,12 @@ import numpy as np
 
 from dystop import rng, sparse
 from dystop.acceleration import Accelerated, kernel_at
-from dystop.bench.planning import fleet_of, params_of
 from dystop.control import aggregation, laws, plan_check, priority, topology
 from dystop.exchange import rules
 from dystop.plan import links
 from dystop.sparse import no_pairs
 from dystop.world import World, channel, geometry, reach
+from dystop_benchmarks.planning import fleet_of, params_of
 
 Case = tuple[Accelerated[..., Any], Callable[[Callable[..., Any]], object]]
 """A pair, and a call of one of its two functions on the workload."""

@@ -13,7 +13,7 @@ from dataclasses import asdict
 
 import numpy as np
 
-from dystop.bench.planning import PlannerCost, measure_planner
+from dystop_benchmarks.planning import PlannerCost, measure_planner
 
 
 def line(cost: PlannerCost) -> str:

@@ -33,14 +33,14 @@ from typing import Any
 
 import numpy as np
 
-from dystop.bench.settings import DEVICE, Settings, Work, experiment
-from dystop.bench.waves import FREE_RUNNING, MECHANISMS, HostClock, Run
 from dystop.experiments.building import build
 from dystop.simulator import no_round, run_rounds
 from dystop.simulator.round import begin
 from dystop.simulator.state import Components
 from dystop.training.device import pick_device
 from dystop.training.problem import Trained
+from dystop_benchmarks.settings import DEVICE, Settings, Work, experiment
+from dystop_benchmarks.waves import FREE_RUNNING, MECHANISMS, HostClock, Run
 
 AGGREGATED = ("evaluate.model=aggregated", "evaluate.every_rounds=7", "engine.timing=overlap",
               "engine.publish=on_completion")  # fmt: skip

@@ -97,8 +97,6 @@ def shortened(words):
         return [*words, *small, *few, "--seconds", "0.3", "--seeds", "1"]
     if words[:2] == ["data", "partition"] and "=" in words[2]:
         return [*words, *small]
-    if words[0] == "bench":
-        return [*words, "startup"]
     if words[0] == "testbed" and "--resume" in words:
         return [*words, "--no-report"]
     if words[0] == "testbed":  # processes are for test_launch.py
@@ -198,7 +196,8 @@ def modules_in(package: Path) -> set[str]:
 
 def test_lists_of_modules_are_complete():
     lists = {}
-    for path in (ROOT / "src/dystop").rglob("__init__.py"):
+    projects = (ROOT / "src", ROOT / "paper/src", ROOT / "benchmarks/src")
+    for path in (path for project in projects for path in project.rglob("__init__.py")):
         listed = re.findall(
             r"^(\w+)/?  +\S", ast.get_docstring(ast.parse(path.read_text())) or "", re.M
         )

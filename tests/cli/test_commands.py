@@ -372,7 +372,7 @@ def test_the_terminal_gets_a_bar(fake, monkeypatch):
         def stop(self):
             calls.append("stop")
 
-    monkeypatch.setattr(progress, "_new_bar", Bar)
+    monkeypatch.setattr(progress, "new_bar", Bar)
     monkeypatch.setattr(progress.sys.stdout, "isatty", lambda: True, raising=False)
     watcher = progress.Watcher()
     with watcher.showing():

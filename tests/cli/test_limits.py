@@ -171,17 +171,3 @@ def test_incomplete_and_missing_folders(tmp_path):
         assert "run.json and fleet.json missing" in half.stderr
         assert "no such folder" in one_message(gone.stderr)
     assert sorted(p.name for p in (tmp_path / "half").iterdir()) == ["config.toml"]
-
-
-def test_planning_a_hundred_thousand_workers_stays_sparse():
-    """Memory of view, WAA and PTCA at 20 candidates each; time is `benchmarks/planning.py`'s."""
-    script = Path(__file__).parents[2] / "benchmarks" / "planning.py"
-    words = [sys.executable, str(script), "--workers", "100000", "--rounds", "2", "--json"]
-    result = subprocess.run(words, capture_output=True, text=True, timeout=300)
-    assert result.returncode == 0, result.stderr
-    import json
-
-    (row,) = json.loads(result.stdout)
-    assert row["candidates"] == pytest.approx(20, abs=1)
-    assert row["links"] > 100_000
-    assert row["peak_bytes"] < 2e9

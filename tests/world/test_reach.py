@@ -5,7 +5,6 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from dystop.bench.planning import params_of
 from dystop.world import Mobility, World, WorldParams
 from dystop.world import reach as world_reach
 
@@ -54,7 +53,7 @@ def test_links_between_resting_workers_are_not_measured_again(monkeypatch):
 
 
 def test_a_static_world_is_searched_once(monkeypatch):
-    world, searched = World(params_of(50), 50, 1000, 0), []
+    world, searched = World(WorldParams(), 50, 1000, 0), []
     real = world_reach.neighbours_within
     monkeypatch.setattr(
         world_reach, "neighbours_within", lambda *args: searched.append(1) or real(*args)

@@ -6,7 +6,6 @@ from typing import Annotated
 import typer
 
 import dystop
-from dystop.cli.bench import bench
 from dystop.cli.data import data
 from dystop.cli.doctor import doctor
 from dystop.cli.examples import examples
@@ -78,7 +77,6 @@ _COMMANDS: dict[str, Callable[..., None]] = {
     "new": new,
     "examples": examples,
     "doctor": doctor,
-    "bench": bench,
     "gap": gap,
     "testbed": launch,
     "check": check,

@@ -135,14 +135,6 @@ _EXAMPLES = {
         "dystop gap runs/trial --no-train                 times and plans only: quick",
         "dystop gap runs/trial --no-train --timing paper  under the law of the paper",
     ),
-    "bench": (
-        "dystop bench --quick",
-        "dystop bench trainer --model cnn --workers 30 --repeat 5",
-        "dystop bench trainer --model resnet18 --device cuda",
-        "dystop bench trainer --set training.path=sequential",
-        "dystop bench --json bench.json --plot figures",
-        "dystop bench planner --full                  up to a million workers",
-    ),
 }
 
 

@@ -1,4 +1,4 @@
-"""Progress of runs, studies and benchmarks: bars on a terminal, plain lines in a log."""
+"""Progress of runs and studies: bars on a terminal, plain lines in a log."""
 
 import sys
 import time
@@ -141,7 +141,7 @@ class Watcher:
     def showing(self) -> Iterator[None]:
         """Show the bar while the run works."""
         if not self._quiet and sys.stdout.isatty():
-            self._bar = _new_bar()
+            self._bar = new_bar()
         try:
             yield
         finally:
@@ -213,7 +213,8 @@ class CoordinatorWatcher(Watcher):
             echo(text)
 
 
-def _new_bar() -> "Progress":
+def new_bar() -> "Progress":
+    """Return a bar with a name, a count, a status and a clock."""
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
     return Progress(
@@ -305,52 +306,10 @@ class StudyWatcher:
     def showing(self) -> Iterator[None]:
         """Show the bars while the study runs."""
         if not self._quiet and sys.stdout.isatty():
-            self._bar = _new_bar()
+            self._bar = new_bar()
             self._tasks[""] = self._bar.add_task(
                 "study", total=self._total, completed=self._done, status="runs"
             )
-            self._bar.start()
-        try:
-            yield
-        finally:
-            if self._bar is not None:
-                self._bar.stop()
-
-
-class BenchWatcher:
-    """Shows which benchmark runs: a bar on a terminal, plain lines in a log."""
-
-    def __init__(self, total: int, *, quiet: bool) -> None:
-        self._quiet, self._total, self._done = quiet, total, 0
-        self._bar: Progress | None = None
-        self._task: TaskID | None = None
-
-    def begins(self, what: str) -> None:
-        """Show that a benchmark starts."""
-        self._show(what, "")
-
-    def says(self, status: str) -> None:
-        """Show what the benchmark does now."""
-        if self._bar is not None and self._task is not None:
-            self._bar.update(self._task, status=status)
-
-    def ends(self, what: str, seconds: float) -> None:
-        """Show that a benchmark has ended."""
-        self._done += 1
-        self._show(what, "")
-        if self._bar is None and not self._quiet:
-            echo(f"{what}: measured in {seconds:.1f} s")
-
-    def _show(self, what: str, status: str) -> None:
-        if self._bar is not None and self._task is not None:
-            self._bar.update(self._task, description=what, completed=self._done, status=status)
-
-    @contextmanager
-    def showing(self) -> Iterator[None]:
-        """Show the bar while benchmarks run."""
-        if not self._quiet and sys.stdout.isatty():
-            self._bar = _new_bar()
-            self._task = self._bar.add_task("bench", total=self._total, status="")
             self._bar.start()
         try:
             yield

@@ -12,6 +12,8 @@ runs     short simulated runs with churn, mobility, outages, and a resume from a
 kit      `check_mechanism`: all of them
 plugin   the pytest option `--mechanism`
 suite    the tests that the option runs
+
+echo_workers  workers of a testbed that answer a coordinator at once
 """
 
 from importlib import import_module

@@ -1,7 +1,7 @@
 """The memory that a run needs, the memory that is available, and the refusal of too large runs.
 
 What the process holds already (program, libraries, data, buffers) is measured. What the run will
-add is a sum of named parts. `dystop bench memory` compares the total with the measured peak.
+add is a sum of named parts. The project `benchmarks` compares the total with the measured peak.
 """
 
 import copy

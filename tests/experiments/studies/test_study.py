@@ -350,7 +350,7 @@ def test_a_terminal_gets_a_bar_for_the_study_and_one_per_run(monkeypatch):
 
         stop = start
 
-    monkeypatch.setattr(progress, "_new_bar", Bar)
+    monkeypatch.setattr(progress, "new_bar", Bar)
     monkeypatch.setattr(progress.sys.stdout, "isatty", lambda: True, raising=False)
     watcher = progress.StudyWatcher(4, 1)
     with watcher.showing():

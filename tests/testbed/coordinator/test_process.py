@@ -10,7 +10,7 @@ from dataclasses import replace
 
 import pytest
 
-from dystop.bench.testbed.coordinator import echo_workers
+from dystop.conformance.echo_workers import echo_workers
 from dystop.errors import PlanError, StorageError
 from dystop.testbed.coordinator.machine import REPLACED, CoordinatorMachine
 from dystop.testbed.coordinator.process import CoordinatorProcess

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from dystop.bench.testbed.coordinator import EchoWorker
+from dystop.conformance.echo_workers import EchoWorker
 from dystop.testbed.coordinator.machine import CoordinatorMachine
 from dystop.testbed.coordinator.process import CoordinatorProcess
 from dystop.testbed.ledger.tables import restore

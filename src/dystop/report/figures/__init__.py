@@ -7,5 +7,4 @@ comparison/   curves, bars, sweeps and heat maps of groups
 paper         figures for a paper (`dystop plot`)
 paper_style   their looks
 gap           `dystop gap`
-costs         `dystop bench`
 """
