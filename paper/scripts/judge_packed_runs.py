@@ -24,8 +24,9 @@ from dystop.experiments.folders.run_folder import RunData
 from dystop.record import Evaluated, RoundRecord
 from dystop_paper.data.measures import ArmRuns
 from dystop_paper.data.nearness import ReadingResult, judge_reading
+from dystop_paper.reproduce.presets import CHOSEN
 from dystop_paper.reproduce.reading_runs import PARTS, Part
-from dystop_paper.reproduce.reading_space import CHOSEN, reading_named
+from dystop_paper.reproduce.reading_space import reading_named
 
 Row = dict[str, str]
 

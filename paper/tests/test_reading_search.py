@@ -30,6 +30,7 @@ from dystop_paper.pages.readings import counted_once, number_rows
 from dystop_paper.reproduce.campaigns import PAPER_AREA
 from dystop_paper.reproduce.distance import CAP, Number, distance
 from dystop_paper.reproduce.paper_claims import CLAIMS, Best, Rising
+from dystop_paper.reproduce.presets import in_full
 from dystop_paper.reproduce.reading_runs import (
     MOBILENET_V2_BYTES,
     PARTS,
@@ -76,7 +77,7 @@ def test_presets_are_those_of_the_configuration():
     for reading in presets():
         for mechanism in ("dystop", "asydfl", "sa-adfl", "matcha"):
             words = [PAPER_AREA, f"mechanism.name={mechanism}"]  # as every run of the search
-            given = read_experiment(None, [*words, f"reading={reading.name}"])
+            given = read_experiment(None, in_full([*words, f"reading={reading.name}"]))
             assert read_experiment(None, [*words, *reading.words(mechanism)]) == given
 
 

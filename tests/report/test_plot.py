@@ -98,14 +98,14 @@ def test_a_reading_stands_for_the_keys_that_it_sets(runs):
     """The legend names the reading, not the keys behind it, but other differences as well."""
     one = next(run for run in runs if run.info["mechanism"]["name"] == "dystop")
     literal = with_keys(one, reading="literal", evaluate={"model": "trained"})
-    nearest = with_keys(one, reading="nearest", evaluate={"model": "aggregated"})
-    labels = [line.label for line in plot_panels([literal, nearest], PlotRequest())[0].lines]
-    assert labels == ["reading = literal", "reading = nearest"]
+    physical = with_keys(one, reading="physical", evaluate={"model": "aggregated"})
+    labels = [line.label for line in plot_panels([literal, physical], PlotRequest())[0].lines]
+    assert labels == ["reading = literal", "reading = physical"]
     faster = with_keys(literal, testbed={"time_scale": 0.5})  # times are emulated seconds
     drawn_lines = plot_panels([literal, faster], PlotRequest())[0].lines
     assert not any("time_scale" in line.label for line in drawn_lines)
-    slow = with_keys(nearest, training={"learning_rate": 0.01})
-    panels = plot_panels([literal, nearest, slow], PlotRequest(panels="reading"))
+    slow = with_keys(physical, training={"learning_rate": 0.01})
+    panels = plot_panels([literal, physical, slow], PlotRequest(panels="reading"))
     assert [len(panel.lines) for panel in panels] == [1, 2]
     assert "learning_rate = 0.01" in panels[1].lines[1].label
     assert "model" not in panels[1].lines[1].label

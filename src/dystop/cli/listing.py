@@ -192,7 +192,7 @@ def _readings() -> Listing:
 
 
 def _values(reading: "OpenReading", keys: "dict[str, Key]") -> tuple[Any, ...]:
-    return keys[reading.key].default, reading.literal, reading.physical, reading.nearest
+    return keys[reading.key].default, reading.literal, reading.physical
 
 
 def _describe_reading(name: str) -> None:

@@ -33,7 +33,6 @@ def test_nothing_given_is_the_defaults():
         (["fleet.workers=2000"], 100.0),
         (["fleet.workers=4", "world.reach=overlay"], 20.0),
         (["fleet.workers=4", "reading=physical"], 20.0),
-        (["fleet.workers=4", "reading=nearest"], 100.0),  # it sets the range
         (["fleet.workers=4", "world.range_m=40"], 100.0),
         (["fleet.workers=4", "world={range_m=40}"], 100.0),
         (["fleet.workers=4", "world.area_m=[100, 100]"], 100.0),

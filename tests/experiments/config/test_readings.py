@@ -21,7 +21,7 @@ from dystop.report.pages.runs import render_runs
 
 pytestmark = pytest.mark.usefixtures("placeholder_figure_files")
 
-PRESETS = ("literal", "physical", "nearest")
+PRESETS = ("literal", "physical")
 SMALL = ["data.name=synthetic", "model.name=softmax", "fleet.workers=4", "stop.rounds=2"]
 
 
@@ -129,8 +129,6 @@ def test_the_list_of_readings():
         assert reading.key in flat
     literal = CliRunner().invoke(app, ["list", "readings", "--describe", "literal"]).output
     assert 'world.channel.noise = "squared"' in literal
-    nearest = CliRunner().invoke(app, ["list", "readings", "--describe", "nearest"]).output
-    assert "world.range_m = " in nearest
 
 
 def test_a_run_states_its_readings(tmp_path: Path):

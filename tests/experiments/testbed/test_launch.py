@@ -263,7 +263,7 @@ def test_impossible_settings_are_refused(tmp_path, monkeypatch):
     for words, fact in (
         (["engine.timing=overlap"], "use 'testbed'"),
         (["reading=physical"], "reading = 'physical' sets this key"),
-        (["reading=nearest"], "use 'trained'"),
+        (["evaluate.model=aggregated"], "use 'trained'"),
         (["--resume", "runs/none"], "no such folder"),
         (["--transport", "telepathy"], "testbed.transport"),
         (["--transport", "memory", "--netns"], "--netns is for --transport grpc"),

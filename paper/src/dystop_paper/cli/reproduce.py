@@ -91,7 +91,8 @@ class Request:
         from dystop_paper.pages.verdict import VerdictRequest
 
         command = replace(self, only=()).command(recipe, here=False)
-        return VerdictRequest(self.scale, self.whose, tuple(self.words), command)
+        reading = self.place(recipe).reading
+        return VerdictRequest(self.scale, self.whose, tuple(self.words), command, reading)
 
 
 @handle_errors
@@ -271,7 +272,7 @@ def _write_paper(place: "Place", request: Request) -> None:
         if study is not None and (arms := runs_by_arm(study)):
             pages[recipe.name] = arm_runs(recipe, arms, request.whose)
     page = place.folder / f"paper{request.suffix}.html"
-    verdicts = VerdictRequest(request.scale, request.whose)
+    verdicts = VerdictRequest(request.scale, request.whose, reading=place.reading)
     write_atomic(page, render_paper(pages, verdicts, request.suffix).encode())
     if not request.quiet:
         echo(f"all recipes so far: {page}")

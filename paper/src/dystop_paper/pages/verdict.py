@@ -26,6 +26,7 @@ from dystop_paper.data.measures import AccuracyOf, ArmRuns, RunsByArm, with_accu
 from dystop_paper.data.verdicts import ClaimVerdict, Verdict, judge_claims
 from dystop_paper.figures import reproduced
 from dystop_paper.reproduce.campaigns import Scale
+from dystop_paper.reproduce.presets import NEAREST
 from dystop_paper.reproduce.recipes import RECIPES, Recipe
 
 OPEN_SETTINGS = (
@@ -80,6 +81,7 @@ class VerdictRequest:
     accuracy_of: AccuracyOf = "own"
     overrides: tuple[str, ...] = ()  # KEY=VALUE words
     command: str = ""  # writes the page again
+    reading: str = ""  # preset of the runs
 
 
 @dataclass(frozen=True)
@@ -119,7 +121,7 @@ def write_verdict(
         counts=count_verdicts(verdicts),
         charts=inline_figures(plots),
         open_settings=_open_settings(first),
-        readings=readings_text([run for arm in runs.values() for run in arm.runs]),
+        readings=_readings(request, [run for arm in runs.values() for run in arm.runs]),
         provenance=_provenance(runs),
         command=request.command,
         versions=setting_rows(first.info.get("versions") or {}),
@@ -240,6 +242,11 @@ def _provenance(runs: RunsByArm) -> list[str]:
     return [title for title in found if "(paper)" not in title]
 
 
+def _readings(request: VerdictRequest, runs: Sequence[RunData]) -> str:
+    text = readings_text(runs)
+    return f"{NEAREST}: {text}" if request.reading == NEAREST else text  # no run knows its name
+
+
 def render_paper(pages: Mapping[str, RunsByArm], request: VerdictRequest, suffix: str) -> str:
     """Return one page for all recipes that were reproduced at a scale.
 
@@ -259,7 +266,7 @@ def render_paper(pages: Mapping[str, RunsByArm], request: VerdictRequest, suffix
         lead=f"{len(pages)} of {len(RECIPES)} recipes at {request.scale} scale: {counts}.",
         notices=_request_notes(request),
         suffix=suffix,
-        readings=readings_text(runs),
+        readings=_readings(request, runs),
         recipes=[
             (
                 RECIPES[name],

@@ -12,6 +12,7 @@ from typing import Literal
 from dystop.errors import ConfigError
 from dystop.experiments.config import Experiment, read_experiment
 from dystop.experiments.config.readings import ReadingName
+from dystop_paper.reproduce.presets import in_full
 
 Scale = Literal["smoke", "small", "paper"]
 Data = Literal["fmnist", "cifar10", "svhn", "cifar100"]
@@ -258,16 +259,18 @@ def experiments(
         replace(
             read_experiment(
                 None,
-                merged(
-                    [
-                        f"reading={campaign.reading}",
-                        PAPER_AREA,
-                        *SIZES[campaign.data][scale],
-                        *campaign.common,
-                        *arm.words,
-                        *words,
-                        f"seed={seed}",
-                    ]
+                in_full(
+                    merged(
+                        [
+                            f"reading={campaign.reading}",
+                            PAPER_AREA,
+                            *SIZES[campaign.data][scale],
+                            *campaign.common,
+                            *arm.words,
+                            *words,
+                            f"seed={seed}",
+                        ]
+                    )
                 ),
             ),
             name=f"{arm.key}-s{seed}",

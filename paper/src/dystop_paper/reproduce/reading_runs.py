@@ -24,7 +24,8 @@ from dystop_paper.reproduce.campaigns import (
     setting_of,
 )
 from dystop_paper.reproduce.paper_claims import CLAIMS, Claim, Measure, Rising
-from dystop_paper.reproduce.reading_space import CHOSEN, Reading
+from dystop_paper.reproduce.presets import CHOSEN
+from dystop_paper.reproduce.reading_space import Reading
 
 Group = Data | Literal["cifar10-settings"]
 """Numbers with a distance of their own: a data set, or DySTop's settings V and s on CIFAR-10."""

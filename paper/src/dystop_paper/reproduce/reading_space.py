@@ -1,7 +1,4 @@
-"""The space of readings: every open key with its plausible values, the presets, and samples.
-
-A sample has an address: its number and the key. More samples, or another key, change no sample.
-"""
+"""The space of readings: every open key with its plausible values, the presets, and samples."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -9,18 +6,13 @@ from typing import Any
 
 from dystop.errors import ConfigError
 from dystop.experiments.config import every_key
-from dystop.experiments.config.readings import OPEN_READINGS, has_key, preset
+from dystop.experiments.config.readings import OPEN_READINGS, has_key
+from dystop.experiments.config.readings import PRESETS as BUILT_IN
 from dystop.experiments.config.write import toml_value
-from dystop.rng import stream
 from dystop_paper.reproduce.campaigns import RIVALS
+from dystop_paper.reproduce.presets import CHOSEN, NEAREST, preset, sampled_values
 
-SEED = 2025
-"""Seed of all samples."""
-
-CHOSEN = "none"
-"""The reading without a preset: the defaults of all keys."""
-
-PRESETS = ("literal", "physical", "nearest", CHOSEN)
+PRESETS = (*BUILT_IN, NEAREST, CHOSEN)
 
 
 @dataclass(frozen=True)
@@ -32,13 +24,13 @@ class Reading:
 
     @property
     def is_preset(self) -> bool:
-        """Whether the configuration knows it by its name."""
+        """Whether it has a name that says what it is."""
         return self.name in PRESETS
 
     def words(self, mechanism: str) -> list[str]:
         """Return the `key=value` words that give a mechanism this reading."""
         known = [f"{k}={toml_value(v)}" for k, v in self.values.items() if has_key(mechanism, k)]
-        return [f"reading={self.name if self.is_preset else CHOSEN}", *known]
+        return [f"reading={self.name if self.name in BUILT_IN else CHOSEN}", *known]
 
 
 def presets() -> list[Reading]:
@@ -57,13 +49,7 @@ def sample(number: int) -> Reading:
     >>> sample(3).name, sample(3) == sample(3)
     ('r003', True)
     """
-    values = {
-        reading.key: reading.values[
-            int(stream(SEED, "reading", number, reading.key).integers(len(reading.values)))
-        ]
-        for reading in OPEN_READINGS
-    }
-    return Reading(f"r{number:03d}", values)
+    return Reading(f"r{number:03d}", sampled_values(number))
 
 
 def reading_named(name: str) -> Reading:

@@ -10,9 +10,9 @@ from typing import Any, Literal, get_args
 
 from dystop.mechanisms import MECHANISMS
 
-ReadingName = Literal["none", "literal", "physical", "nearest"]
+ReadingName = Literal["none", "literal", "physical"]
 NAMES: tuple[ReadingName, ...] = get_args(ReadingName)
-PRESETS: tuple[ReadingName, ...] = ("literal", "physical", "nearest")
+PRESETS: tuple[ReadingName, ...] = ("literal", "physical")
 
 
 @dataclass(frozen=True)
@@ -21,47 +21,28 @@ class OpenReading:
 
     key: str
     label: str  # what reports call it
-    values: tuple[Any, ...]  # plausible ones, which `dystop reproduce readings` samples
+    values: tuple[Any, ...]  # plausible ones
     literal: Any = None  # the letter of the paper; None: this preset leaves the key alone
     physical: Any = None  # what a real network could do
-    nearest: Any = None  # of the sampled readings the one nearest to the paper (results/readings)
 
 
 OPEN_READINGS = (
+    OpenReading("world.channel.noise", "noise", ("power", "squared"), "squared", "power"),
+    OpenReading("world.channel.coherence_blocks", "fading draws", (8, 1), 1, 8),
+    OpenReading("engine.timing", "timing law", ("paper", "overlap"), "paper", "overlap"),
     OpenReading(
-        "world.channel.noise", "noise", ("power", "squared"), "squared", "power", nearest="squared"
+        "engine.publish", "publish rule", ("eager", "on_completion"), "eager", "on_completion"
     ),
-    OpenReading("world.channel.coherence_blocks", "fading draws", (8, 1), 1, 8, nearest=8),
-    OpenReading(
-        "engine.timing", "timing law", ("paper", "overlap"), "paper", "overlap", nearest="paper"
-    ),
-    OpenReading(
-        "engine.publish",
-        "publish rule",
-        ("eager", "on_completion"),
-        "eager",
-        "on_completion",
-        nearest="on_completion",
-    ),
-    OpenReading(
-        "world.budget.binds",
-        "budgets bind",
-        ("mechanism", "everybody", "nobody"),
-        nearest="everybody",
-    ),
-    OpenReading("evaluate.model", "tested models", ("trained", "aggregated"), nearest="aggregated"),
-    OpenReading("mechanism.wakes", "who wakes", ("all", "one"), "one", nearest="all"),
-    OpenReading("mechanism.drift", "drift", ("sum", "mean"), "sum", nearest="mean"),
-    OpenReading(
-        "mechanism.base", "base graph", ("geometric", "fastest", "reach"), nearest="fastest"
-    ),
-    OpenReading("mechanism.background", "background pushes", (False, True), nearest=False),
-    OpenReading("world.range_m", "range in m", (30.0, 40.0, 55.0, 70.0), nearest=70.0),
-    OpenReading(
-        "world.compute.batch_s", "seconds per batch", (0.005, 0.01, 0.02, 0.04, 0.08), nearest=0.02
-    ),
-    OpenReading("world.compute.spread", "spread of speeds", (0.2, 0.4, 0.8), nearest=0.2),
-    OpenReading("training.learning_rate", "learning rate", (0.01, 0.02, 0.05, 0.1), nearest=0.1),
+    OpenReading("world.budget.binds", "budgets bind", ("mechanism", "everybody", "nobody")),
+    OpenReading("evaluate.model", "tested models", ("trained", "aggregated")),
+    OpenReading("mechanism.wakes", "who wakes", ("all", "one"), "one"),
+    OpenReading("mechanism.drift", "drift", ("sum", "mean"), "sum"),
+    OpenReading("mechanism.base", "base graph", ("geometric", "fastest", "reach")),
+    OpenReading("mechanism.background", "background pushes", (False, True)),
+    OpenReading("world.range_m", "range in m", (30.0, 40.0, 55.0, 70.0)),
+    OpenReading("world.compute.batch_s", "seconds per batch", (0.005, 0.01, 0.02, 0.04, 0.08)),
+    OpenReading("world.compute.spread", "spread of speeds", (0.2, 0.4, 0.8)),
+    OpenReading("training.learning_rate", "learning rate", (0.01, 0.02, 0.05, 0.1)),
 )
 
 
