@@ -45,7 +45,7 @@ SITE = {
     "site-tutorial": "tutorial/first-comparison.html",
     "site-mechanism": "explanation/mechanisms.html",
     "site-keys": "configuration.html",
-    "site-peers": "results/peers.html",
+    "site-peers": "benchmarks/peers.html",
 }
 README_STYLE = """
 :root { color-scheme: light dark; --ink: #1f2328; --page: #ffffff; --line: #d1d9e0; --link: #0969da;

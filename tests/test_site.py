@@ -52,7 +52,8 @@ def look_at(site):
     if (checks := browser_checks()) is None:
         return
     with checks.started(None) as browser:
-        for name in ("index", "results/peers", "tutorial/first-comparison", "reference/run-folder"):
+        first = ("index", "benchmarks/peers", "tutorial/first-comparison", "reference/run-folder")
+        for name in first:
             shown = checks.Shown(name, (site / f"{name}.html").as_uri(), keyboard=name == "index")
             for width, scheme in ((1400, "light"), (390, "dark")):
                 assert checks.look(browser, shown, width, scheme, None) == [], name

@@ -26,7 +26,7 @@ PAGES = {
     "paper/README": "paper/index",
 }
 """Pages outside `docs/`, and the pages of the site that hold them."""
-BESIDE = {ROOT / "paper/docs": "paper"}
+BESIDE = {ROOT / "paper/docs": "paper", ROOT / "benchmarks/docs": "benchmarks"}
 """Folders of pages outside `docs/`, and the links in `docs/` by which Sphinx finds them."""
 
 
