@@ -30,7 +30,7 @@ import click
 
 ROOT = Path(__file__).resolve().parent.parent
 TABLE = Path(__file__).with_name("mutants.toml")
-COPIED = ("src", "tests", "examples", "benchmarks", "docs", "pyproject.toml")
+COPIED = ("src", "tests", "examples", "benchmarks", "paper", "docs", "pyproject.toml")
 LIMIT_S = 900  # of the tests of one mutant; a mutant that never ends is killed
 _PASSED, _FAILED = 0, 1  # exit codes of pytest
 
@@ -171,7 +171,8 @@ def _run(mutant: Mutant, number: int, copy: Path) -> Result:
 def _pytest(copy: Path, tests: Sequence[str]) -> tuple[int | None, str]:
     """Run tests of a copy until one fails; return the exit code and what was printed."""
     command = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", *tests]
-    environment = {**os.environ, "PYTHONPATH": str(copy / "src")}
+    places = [str(copy / place) for place in ("src", "paper/src", "benchmarks/src")]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(places)}
     environment.pop("PYTHONDONTWRITEBYTECODE", None)
     try:
         done = subprocess.run(
