@@ -4,7 +4,7 @@ import pytest
 
 from dystop.mechanisms import DySTop
 from dystop.simulator import round as simulated
-from dystop.testbed.coordinator import rounds
+from dystop.testbed.coordinator import records, rounds
 from support.engine_fixtures import components_for, run_to_end
 from support.testbed.coordinator_fixtures import play as play_testbed
 
@@ -25,9 +25,10 @@ def calls(monkeypatch):
 
         return call
 
-    for shell in (simulated, rounds):
+    for shell in (simulated, rounds, records):
         for name in STEPS:
-            monkeypatch.setattr(shell, name, recorded(name, getattr(shell, name)))
+            if hasattr(shell, name):
+                monkeypatch.setattr(shell, name, recorded(name, getattr(shell, name)))
     return taken
 
 

@@ -19,7 +19,6 @@ from dystop.testbed.ledger.sqlite import SqliteLedger, newest_backup
 from dystop.testbed.ledger.tables import (
     KEYS,
     KeptLine,
-    MemoryLedger,
     MetaLine,
     OrderLine,
     ReportLine,
@@ -30,6 +29,7 @@ from dystop.testbed.ledger.tables import (
 )
 from support.strategies import random_view, same
 from support.testbed.coordinator_fixtures import CoordinatorHarness, rows, setup_for
+from support.testbed.memory_ledger import MemoryLedger
 
 
 def lines(k):

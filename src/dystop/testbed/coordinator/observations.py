@@ -31,7 +31,6 @@ MIN_EXPLAINED = 0.8  # fraction of an exchange that the reported times must expl
 LATE_FACTOR = 3.0  # a round or a training that takes this many times its estimate is late
 LEAST_S = 1e-6  # remaining time of a training whose end was not reported
 MAX_EXCLUSION_S = 300.0
-EVERYBODY = -1  # in the place of a receiver
 _SLOW: tuple[RejectCode, ...] = ("timeout", "busy")
 _ALL = slice(None)
 
@@ -216,8 +215,7 @@ class Observations:
             most_s: Seconds that the exchange can have lasted; None: `observed_s`.
         """
         for used in report.used:
-            for receiver in (node, EVERYBODY):
-                self.excluded.pop((receiver, used.node), None)
+            self.excluded.pop((node, used.node), None)
             self.unserved.pop(used.node, None)
         if observed_s is None:
             return
@@ -273,8 +271,8 @@ class Observations:
         """Exclude a link after a failed pull, for longer each time.
 
         If the sender was unreachable, the reverse link is excluded as well. If it keeps several
-        receivers waiting and serves nobody meanwhile, all links from it are excluded, so that not
-        every receiver must learn it alone.
+        receivers waiting and serves nobody meanwhile, it has failed all others too: not every
+        receiver must learn it alone.
         """
         for pair in ((dst, src), (src, dst))[: 2 if code == "unreachable" else 1]:
             self._exclude(pair, at_s)
@@ -282,11 +280,12 @@ class Observations:
             return
         waited = self.unserved.setdefault(src, set())
         waited.add(dst)
-        known = self.excluded.get((EVERYBODY, src))
-        if len(waited) >= self._params.guards.reporters and (
-            known is None or known.until_s <= at_s
-        ):
-            self._exclude((EVERYBODY, src), at_s)
+        if len(waited) < self._params.guards.reporters:
+            return
+        for other in set(range(self._fleet.workers)) - {src, dst}:
+            known = self.excluded.get((other, src))
+            if known is None or known.until_s <= at_s:
+                self._exclude((other, src), at_s)
 
     def _exclude(self, pair: tuple[int, int], at_s: float) -> None:
         known = self.excluded.get(pair)
@@ -359,7 +358,6 @@ class Observations:
             dst, src = np.array(excluded, np.int64).T.copy()
             at = reach.find(dst, src)
             usable[at[at >= 0]] = False
-            usable &= ~np.isin(reach.src, src[dst == EVERYBODY])
         link_s = self._link_estimates(world)
         step_s = self._seconds_per_step(world.step_s)
         return Observation(
