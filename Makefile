@@ -74,6 +74,7 @@ release: build/supply/.installed ## wheels, sdists, their digests and a CycloneD
 	$(PYTHON) -m venv --clear --without-pip build/parts
 	build/supply/bin/python -m pip --python build/parts install --quiet --constraint constraints.txt "$$(ls build/release/*.whl)[testbed]"
 	build/supply/bin/cyclonedx-py environment --mc-type library --pyproject pyproject.toml --output-reproducible --output-file build/release/sbom.cdx.json build/parts
+	build/supply/bin/python -m build --outdir build/release paper
 	build/supply/bin/python -m build --outdir build/release benchmarks
 	cd build/release && sha256sum * > SHA256SUMS
 
