@@ -38,7 +38,7 @@ screenshots: $(STAMP) ## pictures of every page in an installed Chromium, into b
 	$(BIN)/python scripts/take_screenshots.py --out build/screenshots
 
 chaos: $(STAMP) ## real processes under faults, about an hour; needs Linux, ethtool, nftables and ping
-	scripts/own_network.sh $(BIN)/python -m pytest -rs -m chaos tests/chaos tests/experiments/executors
+	scripts/own_network.sh $(BIN)/python -m pytest -rs -m chaos tests/chaos tests/studies/executors
 
 mutants: $(STAMP) ## wrong changes to the code, each of which some test must notice
 	$(BIN)/python scripts/mutants.py --jobs 3
@@ -55,7 +55,7 @@ test-tools: ## Flower, Weights & Biases, MLflow and Hugging Face data sets, in e
 	build/flower/bin/python -m pip install --quiet --disable-pip-version-check flwr
 	test -x build/tools/bin/python || $(PYTHON) -m venv build/tools
 	build/tools/bin/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev,wandb,mlflow,huggingface]'
-	DYSTOP_FLOWER_PYTHON=$(CURDIR)/build/flower/bin/python build/tools/bin/python -m pytest tests/training/trainers/test_flower.py tests/experiments/export tests/data/test_importing.py
+	DYSTOP_FLOWER_PYTHON=$(CURDIR)/build/flower/bin/python build/tools/bin/python -m pytest tests/training/trainers/test_flower.py tests/export tests/data/test_importing.py
 
 # --strict: what the database does not answer for is an error, not a package without advisories.
 SECONDS ?= 600

@@ -22,18 +22,18 @@ from pathlib import Path
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
-from dystop.experiments.config import read_experiment
-from dystop.experiments.folders.run_folder import open_run
-from dystop.experiments.run import resume_run, run_experiment
-from dystop.experiments.studies.compare import Comparison, experiments
-from dystop.experiments.studies.study import create_study, find_study, finished
-from dystop.experiments.studies.trials import TURNS, horizon_s, shortened
-from dystop.experiments.studies.worlds import AXES
+from dystop.config import read_experiment
+from dystop.folders.run_folder import open_run
 from dystop.report.data.contests.winners import all_contests, best_of, common_target, contenders_of
 from dystop.report.data.contests.winners import lead as lead_of
 from dystop.report.data.groups import group_runs
 from dystop.report.data.summary import evaluated_rounds
 from dystop.rng import stream
+from dystop.runs.run import resume_run, run_experiment
+from dystop.studies.compare import Comparison, experiments
+from dystop.studies.study import create_study, find_study, finished
+from dystop.studies.trials import TURNS, horizon_s, shortened
+from dystop.studies.worlds import AXES
 
 WORLDS = 10
 LONGER = 3  # times the longest trials

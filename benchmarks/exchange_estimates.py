@@ -13,9 +13,9 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 from scipy.stats import spearmanr
 
-from dystop.experiments.building import build
-from dystop.experiments.config import read_experiment
+from dystop.config import read_experiment
 from dystop.mechanisms import DySTop
+from dystop.runs.building import build
 from dystop.simulator import no_round, run_rounds
 from dystop.simulator.round import begin
 

@@ -16,9 +16,9 @@ from typing import Any
 import numpy as np
 import torch
 
+from dystop.config import read_experiment
 from dystop.exchange.codecs import CODECS
-from dystop.experiments.building import build
-from dystop.experiments.config import read_experiment
+from dystop.runs.building import build
 from dystop.simulator.round import begin, simulate
 from dystop.training.problem import Trained
 from dystop.training.trainer import Trainer

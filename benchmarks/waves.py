@@ -33,7 +33,7 @@ from typing import Any
 
 import numpy as np
 
-from dystop.experiments.building import build
+from dystop.runs.building import build
 from dystop.simulator import no_round, run_rounds
 from dystop.simulator.round import begin
 from dystop.simulator.state import Components

@@ -28,10 +28,10 @@ sys.path[:0] = [str(ROOT / "tests"), *([str(ROOT / "src")] if SETTLED in os.envi
 from chaos.facts import durations_of, facts_of  # noqa: E402
 from chaos.rig import Rig, Setting  # noqa: E402
 from chaos.schedule import FaultRates, schedule  # noqa: E402
-from dystop.experiments.testbed.parts import worker_parts  # noqa: E402
 from dystop.rng import stream  # noqa: E402
 from dystop.testbed.audit.check import accuracy_near  # noqa: E402
 from dystop.testbed.events import StartTraining  # noqa: E402
+from dystop.testbed.setup.parts import worker_parts  # noqa: E402
 
 SOAK, CONTROL = "soak-facts.json", "control-facts.json"
 QUIET_S = 20.0  # at the end, for everybody to come back

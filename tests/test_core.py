@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from dystop.experiments.building import build
-from dystop.experiments.config import read_experiment
+from dystop.config import read_experiment
+from dystop.runs.building import build
 from dystop.simulator import run_rounds
 from dystop.simulator.round import begin
 from support import core_run

@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 
 import dystop
 from dystop.cli.app import app
-from dystop.experiments.config import read_experiment
+from dystop.config import read_experiment
 
 pytestmark = pytest.mark.usefixtures("placeholder_figure_files")
 

@@ -9,8 +9,8 @@ from nbclient import NotebookClient
 from typer.testing import CliRunner
 
 from dystop.cli import app
-from dystop.experiments.config import read_experiment
-from dystop.experiments.folders.run_folder import open_run
+from dystop.config import read_experiment
+from dystop.folders.run_folder import open_run
 
 EXAMPLES = Path(__file__).parent.parent / "examples"
 

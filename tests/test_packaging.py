@@ -19,7 +19,7 @@ from packaging.version import Version
 from typer.testing import CliRunner
 
 from dystop.cli.app import app
-from dystop.experiments.examples import examples, find_example
+from dystop.runs.examples import examples, find_example
 
 pytestmark = pytest.mark.usefixtures("placeholder_figure_files")
 

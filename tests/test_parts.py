@@ -144,10 +144,10 @@ TRANSPORT = '''
     from dataclasses import dataclass
 
     from dystop import param
-    from dystop.experiments.config import read_experiment
-    from dystop.experiments.testbed.launch import other_parties
-    from dystop.experiments.testbed.threads import run_parties
-    from dystop.experiments.testbed.transports import OnThisMachine
+    from dystop.config import read_experiment
+    from dystop.testbed.setup.launch import other_parties
+    from dystop.testbed.setup.threads import run_parties
+    from dystop.testbed.setup.transports import OnThisMachine
     from dystop.testbed.transport.admission import anyone
     from dystop.testbed.transport.memory import MemoryHub, MemoryTransport
 
@@ -246,7 +246,7 @@ def test_parts_are_listed_and_a_broken_one_is_a_warning(dystop):
 def test_a_configuration_of_built_in_parts_imports_no_package(package):
     words = [*SMALL, "link.compression=topk", "link.fraction=0.2"]
     code = (
-        "import sys; from dystop.experiments.config import read_experiment; "
+        "import sys; from dystop.config import read_experiment; "
         "read_experiment(None, sys.argv[1:]); sys.exit('strange_parts' in sys.modules)"
     )
     path = os.pathsep.join([str(package), os.environ.get("PYTHONPATH", "")])

@@ -14,7 +14,7 @@ from typer.main import get_command
 
 import dystop
 from dystop.cli.app import _EPILOG, app
-from dystop.experiments.config import every_key
+from dystop.config import every_key
 from dystop.mechanisms import BUILT_IN
 from dystop.record import RoundRecord
 from dystop.report.data.summary import RunSummary

@@ -11,7 +11,7 @@ import pytest
 from typer.testing import CliRunner
 
 from dystop.cli.app import app
-from dystop.experiments.folders.run_folder import open_run
+from dystop.folders.run_folder import open_run
 
 LESSON = Path(__file__).parent.parent / "docs" / "two-hosts.md"
 BLOCK = re.compile(r"^```sh\n(.*?)^```", re.M | re.S)

@@ -126,7 +126,7 @@ def test_a_mechanism(method, module, monkeypatch, tmp_path):
     monkeypatch.setattr("dystop.registry.entry_points", lambda group: [point])
     found = Registry("mechanism", Mechanism, point.group, dystop.mechanisms.BUILT_IN)
     for place in ("experiment", "read"):
-        monkeypatch.setattr(f"dystop.experiments.config.{place}.MECHANISMS", found)
+        monkeypatch.setattr(f"dystop.config.{place}.MECHANISMS", found)
     done = call("run", "mechanism.name=mine", "model.name=softmax", *SMALL)
     assert_blamed(done, name, text, "AttributeError")
     assert not list(tmp_path.glob("runs/*"))  # it failed before its first round
@@ -175,6 +175,6 @@ def test_an_object_in_python(kind, module, monkeypatch, tmp_path):
 def test_an_error_of_dystop_is_still_one_of_dystop(module, monkeypatch):
     module("x = 1")
     monkeypatch.setattr("dystop.user_code._CHOSEN", set())
-    monkeypatch.setattr("dystop.experiments.run.build", lambda experiment: 1 / 0)
+    monkeypatch.setattr("dystop.runs.run.build", lambda experiment: 1 / 0)
     done = call("run", "model.name=softmax", *SMALL)
     assert (done.exit_code, "bug in dystop" in done.stderr) == (1, True)

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from dystop.experiments.config import read_experiment
-from dystop.experiments.studies.trials import pace_of
+from dystop.config import read_experiment
+from dystop.studies.trials import pace_of
 
 FILE = Path(__file__).parents[1] / "advise.py"
 

@@ -10,7 +10,7 @@ import torch
 
 from bench_fixtures import CPU
 from dystop.errors import DystopError
-from dystop.experiments.building import build
+from dystop.runs.building import build
 from dystop.simulator.round import begin, simulate
 from dystop.training.memory import MemoryEstimate
 from dystop_benchmarks import child, mixing, planning, processes, references, training, waves

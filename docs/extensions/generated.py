@@ -34,9 +34,9 @@ from typer.main import get_command
 
 from dystop import errors
 from dystop.cli.app import app
-from dystop.experiments.config import Experiment, every_key
-from dystop.experiments.config.keys import Key, keys_of
-from dystop.experiments.config.write import toml_value
+from dystop.config import Experiment, every_key
+from dystop.config.keys import Key, keys_of
+from dystop.config.write import toml_value
 from dystop.mechanisms import BUILT_IN, MECHANISMS
 from dystop.report.data.summary import RunSummary
 from dystop.testbed.protocol import messages as protocol

@@ -16,7 +16,7 @@ import click
 from search_readings import run_until
 
 from dystop.errors import RunFolderError
-from dystop.experiments.studies.study import Study, grow_study
+from dystop.studies.study import Study, grow_study
 from dystop_paper.atlas import Atlas, chart, read_axis, write_points
 from dystop_paper.cli.atlas import report_atlas
 

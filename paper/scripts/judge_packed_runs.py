@@ -20,7 +20,7 @@ from pathlib import Path
 
 import click
 
-from dystop.experiments.folders.run_folder import RunData
+from dystop.folders.run_folder import RunData
 from dystop.record import Evaluated, RoundRecord
 from dystop_paper.data.measures import ArmRuns
 from dystop_paper.data.nearness import ReadingResult, judge_reading

@@ -11,9 +11,9 @@ import shutil
 import sys
 from pathlib import Path
 
-from dystop.experiments.folders.run_folder import RunData, open_run
-from dystop.experiments.studies.study import open_study
+from dystop.folders.run_folder import RunData, open_run
 from dystop.report.data.summary import evaluated_rounds
+from dystop.studies.study import open_study
 
 RUN = ("campaign", "arm", "seed", "status", "rounds", "clock_s", "accuracy", "accuracy_global",
        "wire_bytes", "epochs", "staleness_mean", "staleness_max", "wall_s")  # fmt: skip

@@ -20,8 +20,8 @@ from typing import Any
 
 import click
 
-from dystop.experiments.building import build
-from dystop.experiments.config import Experiment
+from dystop.config import Experiment
+from dystop.runs.building import build
 from dystop.simulator import no_round, run_rounds
 from dystop.simulator.round import begin
 from dystop_paper.reproduce.campaigns import CAMPAIGNS, experiments

@@ -22,9 +22,9 @@ from pathlib import Path
 import click
 import torch
 
-from dystop.experiments.config import read_experiment
-from dystop.experiments.run import resume_run, run_experiment
-from dystop.experiments.studies.study import Study
+from dystop.config import read_experiment
+from dystop.runs.run import resume_run, run_experiment
+from dystop.studies.study import Study
 from dystop_paper.pages.readings import write_search
 from dystop_paper.reproduce.campaigns import Scale
 from dystop_paper.reproduce.reading_runs import (

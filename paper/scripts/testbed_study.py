@@ -17,7 +17,7 @@ from pathlib import Path
 
 import click
 
-from dystop.experiments.config import to_toml
+from dystop.config import to_toml
 from dystop_paper.reproduce.campaigns import CAMPAIGNS, experiments, phi_key
 
 GRACE_S = 30.0  # for an interrupted run to save what it has

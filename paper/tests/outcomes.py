@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from dystop.experiments.folders.run_folder import RunData
+from dystop.folders.run_folder import RunData
 from dystop.record import RoundRecord
 from dystop_paper.data.measures import ArmRuns
 from dystop_paper.reproduce.campaigns import Arm

@@ -7,11 +7,11 @@ import pytest
 from typer.testing import CliRunner
 
 from dystop.cli import app
+from dystop.config import read_experiment
 from dystop.errors import ConfigError, RunFolderError
-from dystop.experiments.config import read_experiment
-from dystop.experiments.studies.study import create_study
-from dystop.experiments.studies.trials import pace_of
-from dystop.experiments.studies.worlds import range_for
+from dystop.studies.study import create_study
+from dystop.studies.trials import pace_of
+from dystop.studies.worlds import range_for
 from dystop_paper.atlas import Atlas, chart, read_axis, read_points, write_points
 from dystop_paper.cli.atlas import report_atlas
 

@@ -11,10 +11,10 @@ import pytest
 from typer.testing import CliRunner
 
 from dystop.cli import app
+from dystop.config import read_experiment
 from dystop.errors import ConfigError, RunFolderError, VerificationError
-from dystop.experiments.building import build
-from dystop.experiments.config import read_experiment
-from dystop.experiments.folders.run_folder import open_run
+from dystop.folders.run_folder import open_run
+from dystop.runs.building import build
 from dystop.simulator.round import begin
 from dystop_paper.bound import (
     RECIPE,

@@ -7,9 +7,9 @@ import pytest
 from typer.testing import CliRunner
 
 from dystop.cli import app
+from dystop.config import read_experiment
 from dystop.errors import ConfigError
-from dystop.experiments.config import read_experiment
-from dystop.experiments.folders.run_folder import open_run
+from dystop.folders.run_folder import open_run
 from dystop_paper.reproduce.campaigns import CAMPAIGNS, experiments
 from dystop_paper.reproduce.reading_space import reading_named
 

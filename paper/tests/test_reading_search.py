@@ -14,10 +14,10 @@ from hypothesis import strategies as st
 from typer.testing import CliRunner
 
 from dystop.cli import app
+from dystop.config import read_experiment
+from dystop.config.readings import OPEN_READINGS
 from dystop.errors import ConfigError, RunFolderError
-from dystop.experiments.config import read_experiment
-from dystop.experiments.config.readings import OPEN_READINGS
-from dystop.experiments.studies.study import create_study, grow_study, open_study
+from dystop.studies.study import create_study, grow_study, open_study
 from dystop.training.models.build import build_model
 from dystop_paper.data.group_fit import fit_sentences
 from dystop_paper.data.nearness import (

@@ -7,10 +7,10 @@ import pytest
 from typer.testing import CliRunner
 
 from dystop.cli import app
+from dystop.config import read_experiment
 from dystop.errors import StorageError
-from dystop.experiments.config import read_experiment
-from dystop.experiments.folders.run_folder import check_config, log_was_changed, open_run
-from dystop.experiments.studies.study import create_study
+from dystop.folders.run_folder import check_config, log_was_changed, open_run
+from dystop.studies.study import create_study
 from dystop_paper.reproduce import run_reuse
 from dystop_paper.reproduce.run_reuse import reuse_finished
 

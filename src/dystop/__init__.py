@@ -25,13 +25,13 @@ _MODULES = {
     "Attack": "dystop.exchange.attacks",
     "BrainTorrent": "dystop.mechanisms",
     "CODECS": "dystop.exchange.codecs",
-    "Callback": "dystop.experiments.callbacks",
+    "Callback": "dystop.runs.callbacks",
     "Capabilities": "dystop.types",
     "CapacityError": "dystop.errors",
     "Carried": "dystop.carried",
     "Classification": "dystop.training.tasks.task",
     "Codec": "dystop.exchange.codecs",
-    "Comparison": "dystop.experiments.results",
+    "Comparison": "dystop.runs.results",
     "ConfigError": "dystop.errors",
     "DCliques": "dystop.mechanisms",
     "DPSGD": "dystop.mechanisms",
@@ -41,9 +41,9 @@ _MODULES = {
     "Dataset": "dystop.data.dataset",
     "DySTop": "dystop.mechanisms",
     "DystopError": "dystop.errors",
-    "EarlyStopping": "dystop.experiments.callbacks",
+    "EarlyStopping": "dystop.runs.callbacks",
     "EpidemicLearning": "dystop.mechanisms",
-    "Evaluation": "dystop.experiments.callbacks",
+    "Evaluation": "dystop.runs.callbacks",
     "FedAsync": "dystop.mechanisms",
     "FedAvg": "dystop.mechanisms",
     "FedHP": "dystop.mechanisms",
@@ -55,7 +55,7 @@ _MODULES = {
     "L2PL": "dystop.mechanisms",
     "Links": "dystop.plan",
     "LAWS": "dystop.control.laws",
-    "Launcher": "dystop.experiments.testbed.transports",
+    "Launcher": "dystop.testbed.setup.transports",
     "Law": "dystop.control.laws",
     "LoadedModel": "dystop.training.saved",
     "MECHANISMS": "dystop.mechanisms",
@@ -70,17 +70,17 @@ _MODULES = {
     "Outcome": "dystop.types",
     "Plan": "dystop.plan",
     "PlanError": "dystop.errors",
-    "ProgressBar": "dystop.experiments.callbacks",
+    "ProgressBar": "dystop.runs.callbacks",
     "RULES": "dystop.exchange.rules",
     "Recorder": "dystop.recorders.recorder",
     "Regression": "dystop.training.tasks.task",
     "RoundRecord": "dystop.record",
     "Rule": "dystop.exchange.rules",
-    "Run": "dystop.experiments.results",
+    "Run": "dystop.runs.results",
     "RunFolderError": "dystop.errors",
     "SAADFL": "dystop.mechanisms",
     "SampleKind": "dystop.training.tasks.task",
-    "Simulation": "dystop.experiments.simulation",
+    "Simulation": "dystop.runs.simulation",
     "StorageError": "dystop.errors",
     "Timetable": "dystop.control.laws",
     "TASKS": "dystop.training.tasks.catalogue",
@@ -91,19 +91,19 @@ _MODULES = {
     "Values": "dystop.carried",
     "VerificationError": "dystop.errors",
     "View": "dystop.types",
-    "WorkerMetrics": "dystop.experiments.callbacks",
-    "compare": "dystop.experiments.api",
+    "WorkerMetrics": "dystop.runs.callbacks",
+    "compare": "dystop.runs.api",
     "connect": "dystop.control.topology",
     "import_data": "dystop.data.importing",
     "join_links": "dystop.plan",
     "links": "dystop.plan",
-    "load_model": "dystop.experiments.folders.trained_models",
-    "load_run": "dystop.experiments.results",
+    "load_model": "dystop.folders.trained_models",
+    "load_run": "dystop.runs.results",
     "mix_of": "dystop.plan",
     "no_links": "dystop.plan",
     "param": "dystop.params",
     "ranked_candidates": "dystop.control.topology",
-    "simulate": "dystop.experiments.api",
+    "simulate": "dystop.runs.api",
     "size_weights": "dystop.control.aggregation",
 }
 
@@ -138,19 +138,7 @@ if TYPE_CHECKING:
     from dystop.exchange.codecs import Codec as Codec
     from dystop.exchange.rules import RULES as RULES
     from dystop.exchange.rules import Rule as Rule
-    from dystop.experiments.api import compare as compare
-    from dystop.experiments.api import simulate as simulate
-    from dystop.experiments.callbacks import Callback as Callback
-    from dystop.experiments.callbacks import EarlyStopping as EarlyStopping
-    from dystop.experiments.callbacks import Evaluation as Evaluation
-    from dystop.experiments.callbacks import ProgressBar as ProgressBar
-    from dystop.experiments.callbacks import WorkerMetrics as WorkerMetrics
-    from dystop.experiments.folders.trained_models import load_model as load_model
-    from dystop.experiments.results import Comparison as Comparison
-    from dystop.experiments.results import Run as Run
-    from dystop.experiments.results import load_run as load_run
-    from dystop.experiments.simulation import Simulation as Simulation
-    from dystop.experiments.testbed.transports import Launcher as Launcher
+    from dystop.folders.trained_models import load_model as load_model
     from dystop.mechanisms import ADPSGD as ADPSGD
     from dystop.mechanisms import DPSGD as DPSGD
     from dystop.mechanisms import HADFL as HADFL
@@ -181,7 +169,19 @@ if TYPE_CHECKING:
     from dystop.record import RoundRecord as RoundRecord
     from dystop.recorders.recorder import FinishedRound as FinishedRound
     from dystop.recorders.recorder import Recorder as Recorder
+    from dystop.runs.api import compare as compare
+    from dystop.runs.api import simulate as simulate
+    from dystop.runs.callbacks import Callback as Callback
+    from dystop.runs.callbacks import EarlyStopping as EarlyStopping
+    from dystop.runs.callbacks import Evaluation as Evaluation
+    from dystop.runs.callbacks import ProgressBar as ProgressBar
+    from dystop.runs.callbacks import WorkerMetrics as WorkerMetrics
+    from dystop.runs.results import Comparison as Comparison
+    from dystop.runs.results import Run as Run
+    from dystop.runs.results import load_run as load_run
+    from dystop.runs.simulation import Simulation as Simulation
     from dystop.testbed.params import TRANSPORTS as TRANSPORTS
+    from dystop.testbed.setup.transports import Launcher as Launcher
     from dystop.training.models.catalogue import MODELS as MODELS
     from dystop.training.models.catalogue import Model as Model
     from dystop.training.saved import LoadedModel as LoadedModel

@@ -20,7 +20,7 @@ def _end_on_ctrl_c() -> None:
 
 if __name__ == "__main__":
     _end_on_ctrl_c()
-    from dystop.experiments.executors.processes import exit_with_parent
+    from dystop.runs.processes import exit_with_parent
 
     exit_with_parent()  # before anything that takes time: the parent may be gone already
     if not sys.flags.safe_path:

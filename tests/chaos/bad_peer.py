@@ -66,7 +66,7 @@ def serve_bad_models() -> None:
 
 if __name__ == "__main__":
     from dystop.__main__ import main
-    from dystop.experiments.executors.processes import exit_with_parent
+    from dystop.runs.processes import exit_with_parent
 
     exit_with_parent()
     serve_bad_models()

@@ -16,11 +16,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from dystop.experiments.testbed.enrolment import INCIDENTS
 from dystop.storage import try_read_json
 from dystop.testbed.audit.check import Finding
 from dystop.testbed.coordinator.conduct.incidents import entry_from_json
 from dystop.testbed.ledger.tables import INCIDENT
+from dystop.testbed.setup.enrolment import INCIDENTS
 
 from .rig import QUICK, Rig, Setting
 

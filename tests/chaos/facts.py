@@ -8,11 +8,11 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from dystop.experiments.config import read_experiment
-from dystop.experiments.folders.run_folder import CONFIG, open_run
-from dystop.experiments.testbed.enrolment import node_names
+from dystop.config import read_experiment
+from dystop.folders.run_folder import CONFIG, open_run
 from dystop.testbed.audit.facts import read_facts
 from dystop.testbed.names import COORDINATOR, OBSERVER
+from dystop.testbed.setup.enrolment import node_names
 from dystop.testbed.worker.checkpoint import decode_state
 from dystop.testbed.worker.history import read_event_log
 
@@ -81,8 +81,8 @@ def _uses_of(folder: Path, name: str) -> int:
 
 def accuracy_of(folder: Path, without: Container[str] = ()) -> dict[str, float]:
     """Return the accuracy of the models in the checkpoints, on the whole test set."""
-    from dystop.experiments.testbed.parts import observer_parts
     from dystop.testbed.observer import evaluate_models
+    from dystop.testbed.setup.parts import observer_parts
 
     experiment = read_experiment(folder / CONFIG)
     parts: Any = SimpleNamespace(

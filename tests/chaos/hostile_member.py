@@ -30,7 +30,7 @@ def prepare(attack: str) -> None:
 
 if __name__ == "__main__":
     from dystop.__main__ import main
-    from dystop.experiments.executors.processes import exit_with_parent
+    from dystop.runs.processes import exit_with_parent
 
     exit_with_parent()
     prepare(sys.argv.pop(1))

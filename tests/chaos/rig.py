@@ -16,17 +16,17 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Self
 
-from dystop.experiments.config import Experiment, read_experiment
-from dystop.experiments.executors.processes import LIFELINE, child_environment, dystop_command
-from dystop.experiments.folders.record_log import RECORDS, RecordTail
-from dystop.experiments.folders.run_folder import CONFIG
-from dystop.experiments.testbed.enrolment import node_names, read_status
-from dystop.experiments.testbed.launch import make_folder
+from dystop.config import Experiment, read_experiment
+from dystop.folders.record_log import RECORDS, RecordTail
+from dystop.folders.run_folder import CONFIG
 from dystop.record import RoundRecord
+from dystop.runs.processes import LIFELINE, child_environment, dystop_command
 from dystop.testbed.audit.check import Finding, check_run
 from dystop.testbed.launch.netns import VirtualNetwork
 from dystop.testbed.names import COORDINATOR, OBSERVER
 from dystop.testbed.security import authority
+from dystop.testbed.setup.enrolment import node_names, read_status
+from dystop.testbed.setup.launch import make_folder
 
 from .facts import SAMPLES
 from .lag import RecordLag

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from dystop.experiments.testbed.enrolment import read_status
 from dystop.rng import stream
 from dystop.testbed.names import COORDINATOR
+from dystop.testbed.setup.enrolment import read_status
 from dystop.testbed.worker.checkpoint import CheckpointStore
 
 from .facts import facts_of

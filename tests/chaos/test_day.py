@@ -12,15 +12,15 @@ from pathlib import Path
 
 import pytest
 
-from dystop.experiments.folders.record_log import RecordLog
-from dystop.experiments.testbed.coordinator_run import TraceLog
-from dystop.experiments.testbed.enrolment import read_status
+from dystop.folders.record_log import RecordLog
 from dystop.testbed.audit.check import check_facts
 from dystop.testbed.audit.facts import facts_of
 from dystop.testbed.coordinator.machine import CoordinatorMachine
 from dystop.testbed.ledger.sqlite import SqliteLedger
 from dystop.testbed.ledger.tables import restore
 from dystop.testbed.names import COORDINATOR
+from dystop.testbed.setup.coordinator_run import TraceLog
+from dystop.testbed.setup.enrolment import read_status
 from support.testbed.coordinator_fixtures import CoordinatorHarness, setup_for
 
 from .rig import QUICK, Rig, Setting

@@ -7,9 +7,9 @@ from typing import Self
 
 import pytest
 
-from dystop.experiments.testbed.enrolment import node_names
 from dystop.testbed.audit.check import accuracy_near
 from dystop.testbed.names import COORDINATOR, OBSERVER
+from dystop.testbed.setup.enrolment import node_names
 from dystop.testbed.transport.pacing import FIRST_BYTES
 
 from .facts import facts_of

@@ -11,7 +11,6 @@ from collections.abc import Callable
 
 import pytest
 
-from dystop.experiments.testbed.enrolment import read_status
 from dystop.format import FORMAT
 from dystop.rng import stream
 from dystop.testbed.names import COORDINATOR
@@ -29,6 +28,7 @@ from dystop.testbed.protocol.messages import (
 from dystop.testbed.protocol.pulls import PullBroken, PullRefused, PullRequest
 from dystop.testbed.security import authority
 from dystop.testbed.security.tls import channel_credentials
+from dystop.testbed.setup.enrolment import read_status
 from dystop.testbed.transport.admission import anyone
 from dystop.testbed.transport.grpc import GrpcTransport
 from dystop.testbed.transport.grpc_settings import PULL, client_options

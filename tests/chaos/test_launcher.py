@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from dystop.experiments.config import read_experiment
-from dystop.experiments.executors.processes import LIFELINE, child_environment, dystop_command
-from dystop.experiments.testbed.launch import make_folder
+from dystop.config import read_experiment
 from dystop.rng import stream
+from dystop.runs.processes import LIFELINE, child_environment, dystop_command
+from dystop.testbed.setup.launch import make_folder
 
 from .rig import QUICK
 

@@ -4,7 +4,7 @@ import signal
 
 import pytest
 
-from dystop.experiments.folders.run_folder import open_run
+from dystop.folders.run_folder import open_run
 
 from .drill import KEYS, WORKERS, closed_rounds, measure, member_states, named_members
 from .rig import Rig, Setting

@@ -9,10 +9,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from dystop.experiments.config import read_experiment
-from dystop.experiments.testbed.launch import make_folder
-from dystop.experiments.testbed.threads import PartyThreads, run_threads
+from dystop.config import read_experiment
 from dystop.testbed.audit.check import check_run
+from dystop.testbed.setup.launch import make_folder
+from dystop.testbed.setup.threads import PartyThreads, run_threads
 from dystop.testbed.worker.model_server import PublishedModelServer
 from support.testbed.ignored_progress import IgnoredProgress
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from dystop.experiments.folders.run_folder import open_run
+from dystop.folders.run_folder import open_run
 from dystop.testbed.names import OBSERVER
 
 from .rig import QUICK, Rig, Setting

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from dystop.experiments.config import read_experiment
-from dystop.experiments.folders.run_folder import open_run
-from dystop.experiments.run import resume_run, run_experiment
+from dystop.config import read_experiment
+from dystop.folders.run_folder import open_run
+from dystop.runs.run import resume_run, run_experiment
 
 SMALL = [
     "data.name=synthetic", "data.options.train=200", "data.options.test=60",

@@ -12,10 +12,10 @@ from typer.testing import CliRunner
 
 import dystop
 from dystop.cli import app
+from dystop.config import to_toml
 from dystop.errors import CapacityError, PlanError, StorageError
-from dystop.experiments.config import to_toml
-from dystop.experiments.folders.run_folder import RecordLog, create_run, first_info
-from dystop.experiments.interrupts import Terminated
+from dystop.folders.run_folder import RecordLog, create_run, first_info
+from dystop.runs.interrupts import Terminated
 from support.fake_runs import record_of_round as record
 
 pytestmark = pytest.mark.usefixtures("placeholder_figure_files")
@@ -40,10 +40,10 @@ class Verdict:
 
 
 class FakeRun(types.ModuleType):
-    """Stands in for `dystop.experiments.run`: three rounds, no training."""
+    """Stands in for `dystop.runs.run`: three rounds, no training."""
 
     def __init__(self):
-        super().__init__("dystop.experiments.run")
+        super().__init__("dystop.runs.run")
         self.error = None
         self.verdict = Verdict()
         self.seen = []
@@ -75,7 +75,7 @@ class FakeRun(types.ModuleType):
 def fake(monkeypatch, tmp_path):
     module = FakeRun()
     monkeypatch.setitem(sys.modules, module.__name__, module)
-    monkeypatch.setattr(dystop.experiments, "run", module, raising=False)
+    monkeypatch.setattr(dystop.runs, "run", module, raising=False)
     monkeypatch.chdir(tmp_path)
     return module
 
@@ -223,7 +223,7 @@ def test_a_read_only_file_system_is_one_message(fake, tmp_path, monkeypatch):
     def refuse(*args, **kwargs):
         raise OSError(30, "Read-only file system")
 
-    monkeypatch.setattr("dystop.experiments.folders.run_folder.tempfile.mkdtemp", refuse)
+    monkeypatch.setattr("dystop.folders.run_folder.tempfile.mkdtemp", refuse)
     done = call("run")
     assert done.exit_code == 3  # as for every refused write
     assert done.stderr.startswith("Error: runs")
@@ -329,7 +329,7 @@ def test_the_doctor_does_not_call_data_ok_that_are_not_there(tmp_path, monkeypat
 
 
 def test_a_missing_library_makes_the_machine_unusable(monkeypatch):
-    monkeypatch.setattr("dystop.experiments.environment.versions", lambda: {"torch": "missing"})
+    monkeypatch.setattr("dystop.folders.environment.versions", lambda: {"torch": "missing"})
     done = call("doctor")
     assert (done.exit_code, "BAD torch" in done.stdout) == (2, True)
 

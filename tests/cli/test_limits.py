@@ -12,7 +12,7 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from dystop.cli.app import app
-from dystop.experiments.folders.run_folder import open_run
+from dystop.folders.run_folder import open_run
 
 SMALL = [
     "data.name=synthetic",

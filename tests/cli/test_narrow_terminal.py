@@ -9,8 +9,8 @@ from rich.console import Console
 from typer.testing import CliRunner
 
 from dystop.cli import app, terminal
-from dystop.experiments.config import Experiment
-from dystop.experiments.config.keys import keys_of
+from dystop.config import Experiment
+from dystop.config.keys import keys_of
 from dystop.mechanisms import MECHANISMS
 from dystop.training.models.catalogue import MODELS
 

@@ -10,12 +10,9 @@ from typer.testing import CliRunner
 from dystop.cli import app
 from dystop.cli.run import _resume_hint
 from dystop.cli.testbed.launch import _resume_hint as hint_for_testbed
+from dystop.config import read_experiment, to_toml
 from dystop.errors import ConfigError, RunFolderError, StorageError
-from dystop.experiments import gap, run
-from dystop.experiments.config import read_experiment, to_toml
-from dystop.experiments.executors import driver
-from dystop.experiments.executors.local import LocalExecutor
-from dystop.experiments.folders.folder_kinds import (
+from dystop.folders.folder_kinds import (
     COMPARISON,
     RUN,
     SWEEP,
@@ -23,15 +20,19 @@ from dystop.experiments.folders.folder_kinds import (
     kind_of,
     writing,
 )
-from dystop.experiments.folders.run_folder import (
+from dystop.folders.run_folder import (
     check_free,
     create_run,
     first_info,
     open_run,
     run_folder,
 )
-from dystop.experiments.studies.study import Study, create_study, find_study
-from dystop.experiments.testbed.launch import checked_folder
+from dystop.runs import run
+from dystop.studies import gap
+from dystop.studies.executors import driver
+from dystop.studies.executors.local import LocalExecutor
+from dystop.studies.study import Study, create_study, find_study
+from dystop.testbed.setup.launch import checked_folder
 
 pytestmark = pytest.mark.usefixtures("placeholder_figure_files")
 

@@ -7,9 +7,9 @@ import pytest
 from typer.testing import CliRunner
 
 import dystop.mechanisms
+from dystop import config
 from dystop.cli.app import app
 from dystop.errors import ConfigError, DystopError, UserCodeError
-from dystop.experiments import config
 from dystop.mechanisms import BUILT_IN, DySTop
 from dystop.registry import Registry
 from dystop.types import Mechanism
@@ -121,7 +121,7 @@ def test_commands_use_plugins(registry, monkeypatch):
     found = registry(copy="plugged:Copy", cracked="cracked:Cracked")
     monkeypatch.setattr(dystop.mechanisms, "MECHANISMS", found)
     for module in ("experiment", "read"):
-        monkeypatch.setattr(f"dystop.experiments.config.{module}.MECHANISMS", found)
+        monkeypatch.setattr(f"dystop.config.{module}.MECHANISMS", found)
     listed = CliRunner().invoke(app, ["list", "mechanisms"])
     assert listed.exit_code == 0
     assert "copy" in listed.stdout

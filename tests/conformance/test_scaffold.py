@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 
 from dystop.cli.app import app
 from dystop.cli.new import project_files, template_values
-from dystop.experiments.folders.run_folder import open_run
+from dystop.folders.run_folder import open_run
 
 ROOT = Path(__file__).parents[2]
 SMALL = ["data.name=synthetic", "model.name=softmax", "fleet.workers=6", "stop.rounds=3"]

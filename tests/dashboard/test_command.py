@@ -20,7 +20,7 @@ from dystop.cli.app import app
 from dystop.dashboard.access import Settings
 from dystop.dashboard.run_folders.log_reader import LogFollower
 from dystop.dashboard.server import Server, open_server
-from dystop.experiments.folders.run_folder import open_run
+from dystop.folders.run_folder import open_run
 from dystop.units import number
 from support.dashboard_fixtures import MARKUP, make_run, rename_score, serving
 

@@ -10,7 +10,7 @@ from dystop.dashboard.run_folders import library as library_module
 from dystop.dashboard.run_folders.discovery import find_runs
 from dystop.dashboard.run_folders.library import Library
 from dystop.dashboard.views.index import index_view
-from dystop.experiments.folders.run_folder import open_run, update_info
+from dystop.folders.run_folder import open_run, update_info
 from support.dashboard_fixtures import rename_score, simple_record
 
 

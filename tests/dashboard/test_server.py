@@ -14,7 +14,7 @@ from dystop.dashboard.access import Settings
 from dystop.dashboard.run_folders import library as library_module
 from dystop.dashboard.server import Server, open_server
 from dystop.dashboard.site import SECURITY_HEADERS
-from dystop.experiments.folders.run_folder import open_run
+from dystop.folders.run_folder import open_run
 from support.dashboard_fixtures import MARKUP, ask, serving, wait_for
 
 

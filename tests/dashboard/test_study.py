@@ -10,7 +10,7 @@ from dystop.dashboard.run_folders import curves as curves_module
 from dystop.dashboard.run_folders.curves import CurveCache, thinned
 from dystop.dashboard.run_folders.library import Library
 from dystop.dashboard.views.study import MAX_LINES, study_view
-from dystop.experiments.folders.run_folder import open_run
+from dystop.folders.run_folder import open_run
 from dystop.report.data.comparison.ranking import rank_groups
 from dystop.report.data.groups import group_runs
 from support.dashboard_fixtures import ask, make_run, rename_score, serving

@@ -23,7 +23,7 @@ from dystop.dashboard.views.workers import (
     workers_state,
     workers_view,
 )
-from dystop.experiments.folders.run_folder import RunLock, open_run, update_info
+from dystop.folders.run_folder import RunLock, open_run, update_info
 from dystop.units import number
 from support.dashboard_fixtures import make_run, rename_score
 from support.fake_runs import changed

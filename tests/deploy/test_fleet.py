@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from deploy.compose_processes import DEPLOY, Fleet
-from dystop.experiments.config import read_experiment, to_toml
-from dystop.experiments.folders.run_folder import open_run
+from dystop.config import read_experiment, to_toml
+from dystop.folders.run_folder import open_run
 
 pytest.importorskip("grpc")
 pytestmark = pytest.mark.skipif(os.name != "posix", reason="party.sh is a shell script")

@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 from deploy.compose_processes import read_compose
 from deploy.tools import CHART, DEPLOY, call, output, program
 from dystop.cli.app import app
-from dystop.experiments.config import read_experiment
+from dystop.config import read_experiment
 
 UNITS = sorted((DEPLOY / "systemd").glob("*.service"))
 SCRIPTS = [DEPLOY / "party.sh", DEPLOY / "slurm" / "testbed.sbatch"]

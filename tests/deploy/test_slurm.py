@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from deploy.tools import DEPLOY
-from dystop.experiments.folders.run_folder import open_run
+from dystop.folders.run_folder import open_run
 
 SCRIPT = DEPLOY / "slurm" / "testbed.sbatch"
 BESIDE = str(Path(sys.executable).parent)

@@ -7,13 +7,13 @@ import pytest
 from typer.testing import CliRunner
 
 from dystop.cli.app import app
+from dystop.config import read_experiment
 from dystop.errors import ConfigError
 from dystop.exchange.codecs import MEAN, describe_mean
-from dystop.experiments.building import build
-from dystop.experiments.config import read_experiment
-from dystop.experiments.folders.run_folder import open_run
+from dystop.folders.run_folder import open_run
 from dystop.mechanisms import MECHANISMS
 from dystop.report.data.notices import notices
+from dystop.runs.building import build
 from support.codecs import codec_for
 
 WORDS = [

@@ -19,6 +19,7 @@ from PIL import Image
 from typer.testing import CliRunner
 
 from dystop.cli.app import app
+from dystop.config import read_experiment
 from dystop.dashboard.run_folders.log_reader import read_tail
 from dystop.data.assignment import read_assignment
 from dystop.data.importing.images import read_folders
@@ -26,13 +27,11 @@ from dystop.data.npz import read_npz, read_samples
 from dystop.data.private import read_facts
 from dystop.data.table_files import read_table, write_table
 from dystop.errors import DystopError
-from dystop.experiments.config import read_experiment
-from dystop.experiments.export.sources import RunSource
-from dystop.experiments.folders.run_folder import open_run
-from dystop.experiments.studies.study import create_study, open_study, outline
-from dystop.experiments.testbed.enrolment import read_enrolled, read_enrolment
+from dystop.export.sources import RunSource
+from dystop.folders.run_folder import open_run
 from dystop.sealed import FIELD, UNSEALED, seal
 from dystop.simulator.checkpoint import load_newest
+from dystop.studies.study import create_study, open_study, outline
 from dystop.testbed.audit.check import check_run
 from dystop.testbed.enrolment.server import _request
 from dystop.testbed.enrolment.tokens import _checked_request
@@ -42,6 +41,7 @@ from dystop.testbed.protocol import codec
 from dystop.testbed.protocol.coded import pack_messages, unpack_messages
 from dystop.testbed.protocol.payload import PayloadReceiver, Schema, digest
 from dystop.testbed.protocol.pulls import ModelHeader, PullBroken
+from dystop.testbed.setup.enrolment import read_enrolled, read_enrolment
 from dystop.testbed.worker.checkpoint import decode_state, encode_state
 from dystop.testbed.worker.history import read_event_log
 from dystop.testbed.worker.state import first_state

@@ -7,12 +7,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from dystop.config import read_experiment
 from dystop.control.plan_check import check_plan
 from dystop.control.stopping import Stop
 from dystop.errors import ConfigError
-from dystop.experiments.building import build
-from dystop.experiments.config import read_experiment
-from dystop.experiments.testbed.preparation import prepare
 from dystop.mechanisms import MECHANISMS
 from dystop.mechanisms.budgeted import (
     OVER_BUDGET,
@@ -22,10 +20,12 @@ from dystop.mechanisms.budgeted import (
     within_budgets,
 )
 from dystop.plan import Plan, links, mix_of
+from dystop.runs.building import build
 from dystop.simulator import run_rounds
 from dystop.simulator.params import EngineParams
 from dystop.simulator.round import begin
 from dystop.sparse import ints
+from dystop.testbed.setup.preparation import prepare
 from dystop.world import Budget, WorldParams
 from dystop.world.capacity import budget_of_round
 from support import paper_reference

@@ -10,12 +10,12 @@ import pytest
 import torch
 
 from dystop.carried import Carried, places_of
+from dystop.config import read_experiment
 from dystop.conformance import check_mechanism
 from dystop.control.stopping import Evaluate, Stop
 from dystop.errors import ConfigError, TransportError
-from dystop.experiments.building import build
-from dystop.experiments.config import read_experiment
 from dystop.mechanisms import DPSGD
+from dystop.runs.building import build
 from dystop.simulator import run_rounds
 from dystop.simulator.checkpoint import load_newest, save
 from dystop.simulator.round import begin

@@ -5,9 +5,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from dystop.config import read_experiment
 from dystop.control.plan_check import check_plan
 from dystop.control.stopping import Stop
-from dystop.experiments.config import read_experiment
 from dystop.mechanisms import MECHANISMS, AsyDFL, AsyNG, DySTop
 from dystop.mechanisms.staleness_weighted import (
     StalenessWeighted,
@@ -239,7 +239,7 @@ def test_a_rule_changes_a_run_or_is_refused(name, publish):
 )
 def test_a_rule_without_effect_is_refused_before_the_run(rule, mechanism, facts):
     from dystop.errors import ConfigError
-    from dystop.experiments.building import build
+    from dystop.runs.building import build
 
     rule, *more = rule.split()
     words = [f"staleness.rule={rule}", *more, "data.name=synthetic", "model.name=softmax"]

@@ -7,10 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from dystop.config import read_experiment
 from dystop.control.stopping import Stop
 from dystop.errors import ConfigError
-from dystop.experiments.building import build
-from dystop.experiments.config import read_experiment
 from dystop.mechanisms import MECHANISMS
 from dystop.plan import Plan, links, mix_of
 from dystop.recorders.energy import (
@@ -23,6 +22,7 @@ from dystop.recorders.energy import (
     round_energy,
 )
 from dystop.recorders.time_spent import TimeSpentRecorder
+from dystop.runs.building import build
 from dystop.simulator.params import EngineParams
 from dystop.simulator.pipeline import simulate_ahead
 from dystop.simulator.round import begin, simulate

@@ -8,9 +8,9 @@ import pytest
 from typer.testing import CliRunner
 
 from dystop.cli import app
-from dystop.experiments.folders.run_folder import open_run
-from dystop.experiments.studies.compare import Comparison, experiments
-from dystop.experiments.studies.study import create_study, finished
+from dystop.folders.run_folder import open_run
+from dystop.studies.compare import Comparison, experiments
+from dystop.studies.study import create_study, finished
 
 pytestmark = pytest.mark.usefixtures("placeholder_figure_files")
 
@@ -119,7 +119,7 @@ def test_a_sweep_is_planned_under_the_other_law_too(tmp_path, monkeypatch):
 
 def test_a_large_comparison_is_not_planned_again(tmp_path, monkeypatch):
     monkeypatch.setattr("dystop.report.pages.study.draw_ranking", lambda *_: [])
-    monkeypatch.setattr("dystop.experiments.studies.other_law.MOST_S", 0.001)
+    monkeypatch.setattr("dystop.studies.other_law.MOST_S", 0.001)
     many = ["fleet.workers=15", "stop.rounds=60", "model.wire_bytes=87360"]
     words = [*SMALL[:4], *many, "--mechanisms", "ad-psgd", "--seeds", "1", "--name", "large"]
     result = call("compare", *words, "--out", tmp_path)

@@ -6,7 +6,7 @@ import pytest
 from typer.testing import CliRunner
 
 from dystop.cli import app
-from dystop.experiments.folders.run_folder import open_run
+from dystop.folders.run_folder import open_run
 from dystop.report import write_study
 from dystop.report.data.comparison.ranking import rank_groups
 from dystop.report.data.groups import common_time_s, evaluations, group_runs

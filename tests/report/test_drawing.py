@@ -119,7 +119,7 @@ def test_bars_are_one_artist_per_class_and_stand_on_each_other():
         ("import dystop.report as r; r.summary_rows", {"matplotlib", "jinja2", "numba", "torch"}),
         ("import dystop.report as r; r.write_report; r.write_study", {"numba", "torch", "scipy"}),
         (
-            "from dystop.experiments.config import read_experiment as read; read()",
+            "from dystop.config import read_experiment as read; read()",
             {"torch", "networkx", "scipy.sparse", "scipy.io", "scipy.special", "matplotlib"},
         ),
         ("import dystop; dystop.DySTop", {"torch", "networkx", "scipy.sparse"}),

@@ -10,7 +10,7 @@ import pytest
 from torch import nn
 
 from dystop.errors import ConfigError, RunFolderError, StorageError
-from dystop.experiments.folders.run_folder import RunData
+from dystop.folders.run_folder import RunData
 from dystop.report import draw_runs, write_report
 from dystop.report.data.names import rerun_command
 from dystop.report.data.notices import notices

@@ -12,8 +12,7 @@ from typer.testing import CliRunner
 
 from dystop.cli import app
 from dystop.errors import ConfigError
-from dystop.experiments.folders.run_folder import open_run
-from dystop.experiments.studies.study import outline
+from dystop.folders.run_folder import open_run
 from dystop.report.data.plot_request import FIGURES, PlotRequest, plot_panels
 from dystop.report.figures.paper import draw_paper
 from dystop.report.figures.paper_style import (
@@ -23,6 +22,7 @@ from dystop.report.figures.paper_style import (
     PaperStyle,
     save_paper,
 )
+from dystop.studies.study import outline
 
 SMALL = [
     "data.name=synthetic", "data.options.train=200", "data.options.test=60",

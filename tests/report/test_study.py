@@ -6,7 +6,6 @@ from dataclasses import replace
 import pytest
 
 from dystop.errors import ConfigError
-from dystop.experiments.studies.other_law import OtherLaw
 from dystop.report import write_study
 from dystop.report.data.comparison.headline import rank_changes
 from dystop.report.data.comparison.ranking import cost_to_target, rank_groups
@@ -22,6 +21,7 @@ from dystop.report.data.notices import notices, readings_note, study_notes, stud
 from dystop.report.data.series import clock_s, mean_curve
 from dystop.report.figures.comparison.bars import _staleness_bins
 from dystop.report.pages.study import draw_groups
+from dystop.studies.other_law import OtherLaw
 from support.fake_runs import changed, fake_run, plain_record
 
 KEYS = {

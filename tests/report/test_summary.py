@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from dystop.experiments.folders.run_folder import RunData
+from dystop.folders.run_folder import RunData
 from dystop.report import default_target, draw_runs, summarise, summary_rows
 from dystop.report.data.names import law_text, mechanism_of, rerun_command, run_labels
 from dystop.report.data.notices import different_experiments, notices

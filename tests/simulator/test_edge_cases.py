@@ -6,14 +6,14 @@ import numpy as np
 import pytest
 import torch
 
+from dystop.config import read_experiment
 from dystop.control.aggregation import renormalise_lost
 from dystop.control.stopping import Evaluate, Stop, stop_reason
 from dystop.errors import PlanError, RunFolderError
-from dystop.experiments import run
-from dystop.experiments.config import read_experiment
-from dystop.experiments.folders.run_folder import open_run, update_info
+from dystop.folders.run_folder import open_run, update_info
 from dystop.mechanisms import BrainTorrent, DySTop
 from dystop.plan import Plan, links, mix_of, no_links
+from dystop.runs import run
 from dystop.simulator import checkpoint
 from dystop.simulator.params import EngineParams
 from dystop.sparse import graph_of, ints

@@ -8,18 +8,18 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from dystop.config import read_experiment
 from dystop.control.stopping import Evaluate, Stop
 from dystop.errors import ConfigError
-from dystop.experiments.building import build
-from dystop.experiments.config import read_experiment
-from dystop.experiments.testbed.enrolment import check_testbed
 from dystop.mechanisms import MECHANISMS
 from dystop.plan import Plan, links, mix_of, no_links
+from dystop.runs.building import build
 from dystop.simulator import checkpoint
 from dystop.simulator.evaluation import evaluation_models
 from dystop.simulator.params import EngineParams
 from dystop.simulator.round import begin, simulate
 from dystop.sparse import ints
+from dystop.testbed.setup.enrolment import check_testbed
 from support.engine_fixtures import AddingTrainer, Script, components_for, run_to_end
 from support.fake_runs import changed
 from support.unstable_world import ENGINES, UNSTABLE_WORLD
@@ -140,7 +140,7 @@ SMALL = ["fleet.workers=40", "data.name=synthetic", "data.options.train=200", "m
 def test_memory_grows_by_the_stacks_that_are_kept(publish, stacks, monkeypatch):
     estimates = []
     monkeypatch.setattr(
-        "dystop.experiments.building.simulation.ensure_fits",
+        "dystop.runs.building.simulation.ensure_fits",
         lambda found, *_: estimates.append(found.needed),
     )
     for model in ("trained", "aggregated"):

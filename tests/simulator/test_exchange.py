@@ -5,12 +5,12 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from dystop.config import read_experiment
 from dystop.control.stopping import Evaluate, Stop
 from dystop.exchange import Exchange
-from dystop.experiments.building import build
-from dystop.experiments.config import read_experiment
 from dystop.mechanisms import MECHANISMS
 from dystop.plan import Plan, links, mix_of
+from dystop.runs.building import build
 from dystop.simulator import checkpoint, no_round, run_rounds
 from dystop.simulator.round import begin, simulate
 from dystop.sparse import ints

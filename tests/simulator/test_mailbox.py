@@ -10,11 +10,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from dystop.config import read_experiment
 from dystop.control.stopping import Stop
 from dystop.errors import PlanError
-from dystop.experiments.building import build
-from dystop.experiments.config import read_experiment
 from dystop.plan import Plan, join_links, links, mix_of, no_links
+from dystop.runs.building import build
 from dystop.simulator import mailbox
 from dystop.simulator.params import EngineParams
 from dystop.sparse import ints

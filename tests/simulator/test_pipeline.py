@@ -7,11 +7,11 @@ from dataclasses import dataclass, field, replace
 
 import pytest
 
+from dystop.config import read_experiment
 from dystop.control.stopping import Evaluate, Stop
-from dystop.experiments import run
-from dystop.experiments.config import read_experiment
-from dystop.experiments.folders.run_folder import open_run
+from dystop.folders.run_folder import open_run
 from dystop.mechanisms import MECHANISMS, DySTop
+from dystop.runs import run
 from dystop.simulator import checkpoint, no_round, pipeline, run_rounds
 from dystop.simulator.params import EngineParams
 from dystop.simulator.round import begin, simulate

@@ -4,11 +4,11 @@ from dataclasses import replace
 
 import pytest
 
+from dystop.config import read_experiment
 from dystop.control.stopping import Evaluate, Stop
-from dystop.experiments.building import build
-from dystop.experiments.config import read_experiment
 from dystop.mechanisms import MECHANISMS
 from dystop.record import SCORE
+from dystop.runs.building import build
 from dystop.simulator import is_pipelined, run_rounds
 from dystop.simulator.checkpoint import load_newest, save
 from dystop.simulator.params import EngineParams

@@ -8,10 +8,10 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from dystop.config import read_experiment
 from dystop.control.stopping import Evaluate, Stop
-from dystop.experiments.building import build
-from dystop.experiments.config import read_experiment
 from dystop.mechanisms import MECHANISMS
+from dystop.runs.building import build
 from dystop.simulator import no_round, pipeline, run_rounds, waves
 from dystop.simulator import round as simulated
 from dystop.simulator.model_stack import first_models

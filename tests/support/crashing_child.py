@@ -10,8 +10,8 @@ import sys
 from pathlib import Path
 
 from dystop import storage
-from dystop.experiments import run
-from dystop.experiments.config import read_experiment
+from dystop.config import read_experiment
+from dystop.runs import run
 from dystop.simulator import checkpoint
 from dystop.simulator.waves import TrainingQueue
 from dystop.training.trainer import Trainer

@@ -6,12 +6,12 @@ import time
 from contextlib import contextmanager
 from pathlib import Path
 
+from dystop.config import read_experiment
 from dystop.dashboard.access import Settings
 from dystop.dashboard.server import open_server
-from dystop.experiments.config import read_experiment
-from dystop.experiments.folders.run_folder import open_run
-from dystop.experiments.run import run_experiment
+from dystop.folders.run_folder import open_run
 from dystop.record import RoundRecord
+from dystop.runs.run import run_experiment
 from support.fake_runs import changed
 
 SMALL = [

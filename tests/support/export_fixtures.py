@@ -4,8 +4,8 @@ import json
 from dataclasses import replace
 from pathlib import Path
 
-from dystop.experiments.folders.record_log import RECORDS, RecordLog
-from dystop.experiments.folders.run_folder import create_run, update_info
+from dystop.folders.record_log import RECORDS, RecordLog
+from dystop.folders.run_folder import create_run, update_info
 from dystop.format import FORMAT
 from dystop.record import SCORE
 from dystop.storage import FileLock

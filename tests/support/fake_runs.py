@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from dystop.experiments.folders.run_folder import RunData
+from dystop.folders.run_folder import RunData
 from dystop.record import RoundRecord
 from dystop.rng import stream
 

@@ -5,9 +5,9 @@ from pathlib import Path
 from typer.testing import CliRunner
 
 from dystop.cli import app
-from dystop.experiments.executors.executor import Ended
-from dystop.experiments.studies.compare import Comparison, experiments
-from dystop.experiments.studies.study import create_study
+from dystop.studies.compare import Comparison, experiments
+from dystop.studies.executors.executor import Ended
+from dystop.studies.study import create_study
 
 TINY = [
     "data.name=synthetic", "data.options.train=60", "data.options.test=20",

@@ -5,13 +5,13 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from dystop.experiments.config import read_experiment
-from dystop.experiments.testbed.launch import make_folder
-from dystop.experiments.testbed.operations import member_states
-from dystop.experiments.testbed.threads import PartyThreads, run_threads
+from dystop.config import read_experiment
 from dystop.testbed.audit.check import audit_run
 from dystop.testbed.protocol.coded import digest_of
 from dystop.testbed.protocol.payload import digest
+from dystop.testbed.setup.launch import make_folder
+from dystop.testbed.setup.operations import member_states
+from dystop.testbed.setup.threads import PartyThreads, run_threads
 from dystop.testbed.transport.interface import ServedModel
 from dystop.testbed.worker.model_server import PublishedModelServer
 from support.testbed.ignored_progress import IgnoredProgress

@@ -8,11 +8,11 @@ import pytest
 from typer.testing import CliRunner
 
 from dystop.cli import app
-from dystop.experiments.building import build
-from dystop.experiments.config import read_experiment
-from dystop.experiments.testbed import threads
+from dystop.config import read_experiment
+from dystop.runs.building import build
 from dystop.simulator.round import begin, simulate
 from dystop.testbed.audit.check import check_run
+from dystop.testbed.setup import threads
 
 FOLDER = Path(__file__).parents[2] / "examples" / "mechanisms"
 WORDS = [

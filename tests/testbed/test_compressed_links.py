@@ -2,9 +2,9 @@
 
 import pytest
 
-from dystop.experiments.config import read_experiment
-from dystop.experiments.testbed.preparation import prepare
+from dystop.config import read_experiment
 from dystop.testbed.audit.check import audit_run
+from dystop.testbed.setup.preparation import prepare
 from dystop.testbed.worker.history import read_event_log
 from support.testbed.whole_runs import SMALL, run_in_memory, run_over_grpc
 

@@ -17,17 +17,17 @@ from pathlib import Path
 import pytest
 
 import dystop.testbed
+from dystop.config import read_experiment
 from dystop.errors import DystopError
-from dystop.experiments.config import read_experiment
-from dystop.experiments.folders.run_folder import check_name, open_run
-from dystop.experiments.testbed.enrolment import node_of
-from dystop.experiments.testbed.launch import make_folder
-from dystop.experiments.testbed.threads import run_threads
+from dystop.folders.run_folder import check_name, open_run
 from dystop.testbed.audit.check import check_run, leaks
 from dystop.testbed.enrolment.tokens import make_token, redeem
 from dystop.testbed.ledger.sqlite import SqliteLedger
 from dystop.testbed.security import authority
 from dystop.testbed.security.identity import load_identity
+from dystop.testbed.setup.enrolment import node_of
+from dystop.testbed.setup.launch import make_folder
+from dystop.testbed.setup.threads import run_threads
 from dystop.testbed.worker import durable_state
 from dystop.testbed.worker.checkpoint import CheckpointStore
 from support.testbed.ignored_progress import IgnoredProgress

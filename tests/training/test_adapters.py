@@ -8,11 +8,11 @@ import torch
 from torch import nn
 
 import dystop
+from dystop.config import read_experiment
 from dystop.errors import ConfigError
-from dystop.experiments.building import build
-from dystop.experiments.config import read_experiment
-from dystop.experiments.folders.run_folder import open_run
-from dystop.experiments.run import resume_run, run_experiment
+from dystop.folders.run_folder import open_run
+from dystop.runs.building import build
+from dystop.runs.run import resume_run, run_experiment
 from dystop.training.adapters import Adapter, copied, held_once, with_adapters
 from dystop.training.backends import sequential, stacked
 from dystop.training.flat import layout_of

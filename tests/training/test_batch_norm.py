@@ -6,11 +6,11 @@ import torch
 from torch import nn
 
 import dystop
+from dystop.config import read_experiment
 from dystop.data import load
 from dystop.errors import ConfigError
-from dystop.experiments.building import build
-from dystop.experiments.config import read_experiment
-from dystop.experiments.testbed.enrolment import check_testbed
+from dystop.runs.building import build
+from dystop.testbed.setup.enrolment import check_testbed
 from dystop.training import batch_norm
 from dystop.training.batch_norm import ALL_WORKERS
 from dystop.training.params import TrainerParams

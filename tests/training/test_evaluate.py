@@ -4,8 +4,8 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from dystop.experiments.building import build
-from dystop.experiments.config import read_experiment
+from dystop.config import read_experiment
+from dystop.runs.building import build
 from dystop.training.evaluate import (
     EvalTask,
     Evaluation,

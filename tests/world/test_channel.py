@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from scipy.integrate import quad
 
-from dystop.experiments.config import read_experiment
+from dystop.config import read_experiment
 from dystop.rng import exponential
 from dystop.world import Channel, World
 from dystop.world.channel import (

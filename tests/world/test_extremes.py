@@ -10,11 +10,11 @@ from annotated_types import Ge, Le
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from dystop.config import read_experiment
 from dystop.control.stopping import Stop
 from dystop.errors import ConfigError
-from dystop.experiments.building import build
-from dystop.experiments.config import read_experiment
 from dystop.mechanisms import DPSGD, DySTop, FedAvg
+from dystop.runs.building import build
 from dystop.world import Channel, Compute, WorldParams
 from dystop.world.describe import describe
 from dystop.world.geometry import expected_links

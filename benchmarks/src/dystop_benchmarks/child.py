@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     import torch
 
-    from dystop.experiments.building import Built
+    from dystop.runs.building import Built
     from dystop.simulator.state import Components
 
 _UNITS = {"bytes": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30}
@@ -33,8 +33,8 @@ def main(words: list[str]) -> None:
 
 def measure(words: list[str], began: float) -> dict[str, Any]:
     """Return seconds, bytes and results of one run."""
-    from dystop.experiments.building import build
-    from dystop.experiments.config import read_experiment
+    from dystop.config import read_experiment
+    from dystop.runs.building import build
 
     imported_s = time.perf_counter() - began
     before_bytes = peak_process_bytes()

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from dystop.experiments import environment
+from dystop.folders import environment
 
 
 def facts(device: torch.device) -> dict[str, Any]:

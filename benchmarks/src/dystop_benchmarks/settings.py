@@ -10,8 +10,8 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
-from dystop.experiments.config import Experiment, read_experiment
-from dystop.experiments.folders.trust import with_folder
+from dystop.config import Experiment, read_experiment
+from dystop.folders.trust import with_folder
 from dystop.rng import stream
 from dystop.sparse import Ints
 from dystop.storage import write_atomic

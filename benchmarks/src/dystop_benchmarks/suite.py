@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from typing import Any, Protocol
 
-from dystop.experiments.config import read_experiment
+from dystop.config import read_experiment
 from dystop_benchmarks.machine import facts
 from dystop_benchmarks.mixing import mixing_lines
 from dystop_benchmarks.planning import planner_lines

@@ -7,8 +7,8 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
-from dystop.experiments.building import build
 from dystop.parallel import cores
+from dystop.runs.building import build
 from dystop.simulator import run_rounds
 from dystop.simulator.round import begin
 from dystop.simulator.state import Components

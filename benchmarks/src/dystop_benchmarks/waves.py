@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from dystop.experiments.building import build
+from dystop.runs.building import build
 from dystop.simulator import is_pipelined, no_round
 from dystop.simulator.pipeline import simulate_ahead
 from dystop.simulator.round import begin, simulate

@@ -13,14 +13,14 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from dystop.config import Experiment, read_experiment
+from dystop.config.experiment import every_key
 from dystop.errors import ConfigError, RunFolderError, nearest
-from dystop.experiments.config import Experiment, read_experiment
-from dystop.experiments.config.experiment import every_key
-from dystop.experiments.folders.folder_kinds import POINTS, writing
-from dystop.experiments.studies.compare import Comparison, experiments
-from dystop.experiments.studies.trials import horizon_s, shortened
-from dystop.experiments.studies.worlds import AXES
+from dystop.folders.folder_kinds import POINTS, writing
 from dystop.storage import try_read_json, write_atomic
+from dystop.studies.compare import Comparison, experiments
+from dystop.studies.trials import horizon_s, shortened
+from dystop.studies.worlds import AXES
 
 TURNS = 80  # of every run
 SEEDS = 1

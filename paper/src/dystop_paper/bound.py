@@ -15,15 +15,15 @@ from typing import Any, cast
 import numpy as np
 from scipy.sparse import csr_array
 
+from dystop.config import Experiment, read_experiment
 from dystop.control.activation import Drift, summed_weight
 from dystop.control.aggregation import mix
 from dystop.control.stopping import Stop
 from dystop.errors import ConfigError, RunFolderError, VerificationError, shell_command
-from dystop.experiments.building import Built, build, load_data, split_data
-from dystop.experiments.config import Experiment, read_experiment
-from dystop.experiments.folders.run_folder import CONFIG, open_run
+from dystop.folders.run_folder import CONFIG, open_run
 from dystop.plan import Mix, Plan
 from dystop.record import RoundRecord
+from dystop.runs.building import Built, build, load_data, split_data
 from dystop.simulator.round import begin, simulate
 from dystop.simulator.state import State
 from dystop.sparse import Floats

@@ -38,7 +38,7 @@ def partition(
 
     A run with data.partition=FILE gives the workers the same samples again, whatever its seed.
     """
-    from dystop.experiments.partitions import partition_of, write_parts
+    from dystop.testbed.setup.partitions import partition_of, write_parts
 
     split = partition_of(*split_words(words or []))
     for line in split.rows:
@@ -166,10 +166,10 @@ def enrol(
     ] = Path("enrolment.json"),
 ) -> None:
     """Combine the facts about all workers' data; print what the configuration needs."""
+    from dystop.config.write import dumps
     from dystop.data.private import combine, read_facts
-    from dystop.experiments.config.write import dumps
-    from dystop.experiments.testbed.enrolment import check_member_files
-    from dystop.experiments.testbed.enrolment import enrol as write
+    from dystop.testbed.setup.enrolment import check_member_files
+    from dystop.testbed.setup.enrolment import enrol as write
 
     check_member_files(files)
     facts = {path.stem: read_facts(path) for path in sorted(files, key=lambda path: path.stem)}

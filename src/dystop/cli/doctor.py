@@ -25,7 +25,7 @@ class Finding:
 
 
 def _software() -> Iterator[Finding]:
-    from dystop.experiments.environment import versions
+    from dystop.folders.environment import versions
 
     for name, version in versions().items():
         good = version != "missing"
@@ -33,7 +33,7 @@ def _software() -> Iterator[Finding]:
 
 
 def _device() -> Finding:
-    from dystop.experiments.environment import device
+    from dystop.folders.environment import device
 
     try:
         return Finding("device", device())
@@ -44,7 +44,7 @@ def _device() -> Finding:
 def _memory_and_disk() -> Iterator[Finding]:
     import torch
 
-    from dystop.experiments import environment as env
+    from dystop.folders import environment as env
     from dystop.training.memory import available_bytes
 
     free, total = available_bytes(torch.device("cpu")), env.memory_bytes()
@@ -69,7 +69,7 @@ def _data() -> Iterator[Finding]:
     from dystop.data.catalogue import DATASETS
     from dystop.data.fetch import search_folders, user_cache
     from dystop.errors import DataError
-    from dystop.experiments.environment import writable
+    from dystop.folders.environment import writable
 
     cache = user_cache()
     state = "writable" if writable(cache) else "not writable: set data.root to a writable folder"

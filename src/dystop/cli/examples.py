@@ -8,8 +8,8 @@ import typer
 
 from dystop.cli.terminal import echo, handle_errors, show_table
 from dystop.errors import shell_command
-from dystop.experiments.examples import PREFIX, Example, copy_examples, find_example
-from dystop.experiments.examples import examples as every_example
+from dystop.runs.examples import PREFIX, Example, copy_examples, find_example
+from dystop.runs.examples import examples as every_example
 
 
 def uses_of(example: Example, file: Path) -> list[str]:

@@ -12,8 +12,8 @@ from dystop.cli.options import REGISTRIES, registry_of
 from dystop.cli.terminal import complain, handle_errors, show_table
 
 if TYPE_CHECKING:
-    from dystop.experiments.config.keys import Key
-    from dystop.experiments.config.readings import OpenReading
+    from dystop.config.keys import Key
+    from dystop.config.readings import OpenReading
     from dystop.types import Mechanism
 
 
@@ -50,7 +50,7 @@ def provenance(mechanism: "Mechanism") -> str:
 
 
 def _default(value: Any) -> str:
-    from dystop.experiments.config.write import toml_value
+    from dystop.config.write import toml_value
 
     return "unset" if value is None else toml_value(value)
 
@@ -127,7 +127,7 @@ def _parts(what: str) -> Listing:
 
 def _describe_part(what: str, name: str) -> None:
     """Show a part, its keys, and how a run is told to use it."""
-    from dystop.experiments.config.keys import is_section, keys_of
+    from dystop.config.keys import is_section, keys_of
 
     found, shown = registry_of(what), _shown(what)
     kind, (key, options) = found[name], _keys_of_kind(what)
@@ -145,7 +145,7 @@ def _describe_part(what: str, name: str) -> None:
 
 def _keys_of_kind(what: str) -> tuple[str, str]:
     """Return the key that names a part of this kind, and the table of its parameters."""
-    from dystop.experiments.config.experiment import NAMED_PARTS
+    from dystop.config.experiment import NAMED_PARTS
 
     if what in _KEYS:
         return _KEYS[what]
@@ -154,7 +154,7 @@ def _keys_of_kind(what: str) -> tuple[str, str]:
 
 
 def _every_key() -> Listing:
-    from dystop.experiments.config import every_key
+    from dystop.config import every_key
 
     return _keys(
         every_key(),
@@ -164,14 +164,14 @@ def _every_key() -> Listing:
 
 def _described_keys() -> "dict[str, Key]":
     """Return every key, those of the paper's mechanisms included."""
-    from dystop.experiments.config import every_key
+    from dystop.config import every_key
 
     names = ("asydfl", "matcha", "dystop")
     return {key.name: key for name in names for key in every_key(name)}
 
 
 def _readings() -> Listing:
-    from dystop.experiments.config.readings import OPEN_READINGS, PRESETS
+    from dystop.config.readings import OPEN_READINGS, PRESETS
 
     keys = _described_keys()
     rows = [
@@ -196,7 +196,7 @@ def _values(reading: "OpenReading", keys: "dict[str, Key]") -> tuple[Any, ...]:
 
 
 def _describe_reading(name: str) -> None:
-    from dystop.experiments.config.readings import OPEN_READINGS
+    from dystop.config.readings import OPEN_READINGS
 
     for reading in OPEN_READINGS:
         if (value := getattr(reading, name)) is not None:
@@ -205,7 +205,7 @@ def _describe_reading(name: str) -> None:
 
 
 def _describe_key(name: str) -> None:
-    from dystop.experiments.config import every_key
+    from dystop.config import every_key
 
     if name.endswith("."):
         _keys(key for key in every_key() if key.name.startswith(name)).show()
@@ -218,11 +218,11 @@ def _describe_key(name: str) -> None:
 def _names(what: str) -> list[str]:
     match what:
         case "keys":
-            from dystop.experiments.config import every_key
+            from dystop.config import every_key
 
             return [key.name for key in every_key()]
         case "readings":
-            from dystop.experiments.config.readings import PRESETS
+            from dystop.config.readings import PRESETS
 
             return list(PRESETS)
     return list(registry_of(what))
@@ -232,7 +232,7 @@ def _checked(what: str, name: str) -> str:
     from dystop.errors import ConfigError, nearest
 
     if what == "mechanisms" and ":" in name:
-        from dystop.experiments.config.read import mechanism_name
+        from dystop.config.read import mechanism_name
 
         return mechanism_name(name)
     names = _names(what)

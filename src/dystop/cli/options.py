@@ -89,7 +89,7 @@ def split_words(words: list[str]) -> tuple[Path | None, list[str]]:
 
     `example:NAME` is the file of an example that comes with dystop.
     """
-    from dystop.experiments.examples import PREFIX, configuration_of
+    from dystop.runs.examples import PREFIX, configuration_of
 
     if words and words[0].startswith(PREFIX):
         return configuration_of(words[0].removeprefix(PREFIX)), words[1:]

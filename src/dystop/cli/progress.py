@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 from dystop.cli.terminal import complain, console, echo, note
-from dystop.experiments.progress_text import slowdown_text, status_line
 from dystop.record import RoundRecord
+from dystop.runs.progress_text import slowdown_text, status_line
 from dystop.units import are, plural
 
 if TYPE_CHECKING:

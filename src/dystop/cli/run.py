@@ -34,7 +34,7 @@ def _resume_hint(watcher: Watcher) -> str:
 def finish(folder: Path, *, quiet: bool, report: bool) -> None:
     """Show the summary of a run that has ended, and write its report."""
     from dystop.cli.results.report import show_summary, write
-    from dystop.experiments.folders.run_folder import GLOBAL, MODELS, open_run
+    from dystop.folders.run_folder import GLOBAL, MODELS, open_run
     from dystop.report.data.names import diverged_round
     from dystop.world.describe import start_notices
 
@@ -56,7 +56,7 @@ def finish(folder: Path, *, quiet: bool, report: bool) -> None:
 def tell_diverged(folder: Path) -> None:
     """Raise DivergedError if the models of a run have diverged, which has ended it early."""
     from dystop.errors import DivergedError
-    from dystop.experiments.folders.run_folder import open_run
+    from dystop.folders.run_folder import open_run
     from dystop.report.data.names import diverged_round
     from dystop.report.data.notices import divergence_advice
 
@@ -96,13 +96,13 @@ def run(
     Without a file the defaults are used. Keys on the command line override the file. A run whose
     models diverge ends early with exit code 7; its records are kept.
     """
-    from dystop.experiments.config import read_experiment
-    from dystop.experiments.folders.run_folder import check_free
+    from dystop.config import read_experiment
+    from dystop.folders.run_folder import check_free
 
     experiment = read_experiment(*split_words(words or []))
     if name is not None:
         check_free(out, name)
-    from dystop.experiments.run import run_experiment
+    from dystop.runs.run import run_experiment
 
     watcher = Watcher(quiet=quiet)
     folder = _watched(
@@ -119,10 +119,10 @@ def resume(run: Folder, quiet: Quiet = False, report: Report = True, trust: Trus
 
     The result is bit for bit the same as without the interruption.
     """
-    from dystop.experiments.folders.run_folder import run_folder
+    from dystop.folders.run_folder import run_folder
 
     run_folder(run)
-    from dystop.experiments.run import resume_run
+    from dystop.runs.run import resume_run
 
     watcher = Watcher(quiet=quiet)
     folder = _watched(watcher, lambda: resume_run(run, watcher.on_start, watcher.on_record))
@@ -143,10 +143,10 @@ def verify(
     Exits with 0 if they are identical, with 5 if not. Changes nothing in the folder.
     """
     from dystop.errors import VerificationError
-    from dystop.experiments.folders.run_folder import open_run
+    from dystop.folders.run_folder import open_run
 
     recorded = len(open_run(run).records)
-    from dystop.experiments.run import verify_run
+    from dystop.runs.run import verify_run
 
     watcher = Watcher()
     with watcher.showing():

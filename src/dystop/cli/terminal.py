@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, ParamSpec
 import typer
 
 from dystop.errors import DystopError, StorageError
-from dystop.experiments.folders.trust import trusting
-from dystop.experiments.interrupts import Terminated, sigterm_raises
+from dystop.folders.trust import trusting
+from dystop.runs.interrupts import Terminated, sigterm_raises
 from dystop.user_code import blamed
 
 if TYPE_CHECKING:

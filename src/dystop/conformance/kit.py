@@ -7,13 +7,13 @@ from itertools import islice
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+from dystop.config.validation import read_section
+from dystop.config.write import dumps, section_tree
 from dystop.conformance import checks
 from dystop.conformance.checks import CheckContext
 from dystop.conformance.runs import check_runs, through_checkpoint
 from dystop.conformance.views import Case, cases, random_fleet, same
 from dystop.errors import ConfigError
-from dystop.experiments.config.validation import read_section
-from dystop.experiments.config.write import dumps, section_tree
 from dystop.types import Fleet, Mechanism, Memory, View
 
 _NAME = re.compile(r"[a-z][a-z0-9]*(-[a-z0-9]+)*")

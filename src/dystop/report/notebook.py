@@ -13,8 +13,7 @@ from typing import Any
 from matplotlib.figure import Figure
 
 from dystop.errors import ConfigError, nearest
-from dystop.experiments.folders.run_folder import RunData
-from dystop.experiments.results import Comparison, Run
+from dystop.folders.run_folder import RunData
 from dystop.record import ACCURACY
 from dystop.report.data.groups import Group
 from dystop.report.data.names import mechanism_of
@@ -22,6 +21,7 @@ from dystop.report.figures.comparison import curves
 from dystop.report.figures.single_runs import learning
 from dystop.report.figures.style import Plot, styled_runs, with_score_of
 from dystop.report.figures.svg import save
+from dystop.runs.results import Comparison, Run
 from dystop.units import data, number, percent, seconds
 
 _WIDTH_PX = 560

@@ -1,5 +1,6 @@
 """The testbed: real workers, real sockets, the same decisions as the simulator.
 
+setup         a configuration becomes processes, threads or ranks
 audit         checks, from the files of a run, that all its guarantees hold
 observer      the process that evaluates all models
 judgement     the observer's check of a model that a worker refused
@@ -16,6 +17,6 @@ params        the parameters
 launch        processes, networks and failpoints of one machine
 names         what the parties are called
 
-A package imports only from those below it. Coordinator and worker do not import each other, nor do
-params, launch and names.
+A package imports only from those below it; `setup` also uses `dystop.runs`, which does not know it.
+Coordinator and worker do not import each other, nor do params, launch and names.
 """

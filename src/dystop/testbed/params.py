@@ -13,13 +13,13 @@ NotNegative = Annotated[float, Ge(0)]
 
 TRANSPORTS: Registry[Any] = Registry(
     "transport",
-    "dystop.experiments.testbed.transports:Launcher",
+    "dystop.testbed.setup.transports:Launcher",
     "dystop.transports",
     BuiltIn(
         {
-            "grpc": "dystop.experiments.testbed.transports:Grpc",
-            "memory": "dystop.experiments.testbed.transports:Memory",
-            "mpi": "dystop.experiments.testbed.transports:Mpi",
+            "grpc": "dystop.testbed.setup.transports:Grpc",
+            "memory": "dystop.testbed.setup.transports:Memory",
+            "mpi": "dystop.testbed.setup.transports:Mpi",
         }
     ),
 )

@@ -6,13 +6,13 @@ import numpy as np
 import pytest
 import torch
 
+from dystop.config import read_experiment
 from dystop.control.stopping import Stop
 from dystop.exchange import Exchange
 from dystop.exchange.attacks import ATTACKS, Attackers, Flip
 from dystop.exchange.rules import Clip, Median
-from dystop.experiments.building import build
-from dystop.experiments.config import read_experiment
 from dystop.plan import Plan, links, mix_of
+from dystop.runs.building import build
 from dystop.simulator import checkpoint, no_round, run_rounds
 from dystop.simulator.round import begin, simulate
 from dystop.sparse import ints

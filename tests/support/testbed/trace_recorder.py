@@ -7,10 +7,9 @@ from typing import Any
 
 import numpy as np
 
+from dystop.config import read_experiment, to_toml
 from dystop.control.laws import Timetable, timetable
-from dystop.experiments.building import build
-from dystop.experiments.config import read_experiment, to_toml
-from dystop.experiments.folders.run_folder import (
+from dystop.folders.run_folder import (
     RecordLog,
     create_run,
     first_info,
@@ -18,6 +17,7 @@ from dystop.experiments.folders.run_folder import (
     update_info,
 )
 from dystop.plan import Plan
+from dystop.runs.building import build
 from dystop.simulator.round import begin, simulate
 from dystop.simulator.state import Components
 from dystop.types import Mechanism, View

@@ -6,12 +6,12 @@ from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
-from dystop.experiments.config import read_experiment
-from dystop.experiments.folders.run_folder import open_run
-from dystop.experiments.testbed.launch import make_folder, other_parties
-from dystop.experiments.testbed.threads import run_parties, run_threads
+from dystop.config import read_experiment
+from dystop.folders.run_folder import open_run
 from dystop.testbed.security import authority
 from dystop.testbed.security.identity import load_identity
+from dystop.testbed.setup.launch import make_folder, other_parties
+from dystop.testbed.setup.threads import run_parties, run_threads
 from dystop.testbed.transport.admission import anyone
 from dystop.testbed.transport.grpc import GrpcTransport
 from support.testbed.ignored_progress import IgnoredProgress

@@ -7,11 +7,11 @@ from typer.testing import CliRunner
 
 from dystop.cli.app import app
 from dystop.errors import DystopError
-from dystop.experiments.testbed import coordinator_run
 from dystop.mechanisms import MECHANISMS
 from dystop.mechanisms.dystop import DySTop
 from dystop.testbed.coordinator.rounds import Rounds
 from dystop.testbed.coordinator.warm_up import ROUNDS, warm_up
+from dystop.testbed.setup import coordinator_run
 from support.testbed.coordinator_fixtures import CoordinatorHarness, play, setup_for
 
 

@@ -152,7 +152,7 @@ from dystop.testbed.launch.supervisor import ProcessSupervisor
 supervised = ProcessSupervisor(dict(os.environ, DYSTOP_LIFELINE="2"))
 child = '''
 import signal, time
-from dystop.experiments.executors.processes import exit_with_parent
+from dystop.runs.processes import exit_with_parent
 signal.signal(signal.SIGTERM, lambda *a: None)
 exit_with_parent()
 print("up", flush=True)
@@ -193,7 +193,7 @@ def orphan(script, tmp_path, *, wait_for=""):
         child.wait()
 
 
-WATCH = "from dystop.experiments.executors.processes import exit_with_parent; exit_with_parent()\n"
+WATCH = "from dystop.runs.processes import exit_with_parent; exit_with_parent()\n"
 IGNORE = "import signal; signal.signal(signal.SIGTERM, lambda *a: None)\n"
 
 

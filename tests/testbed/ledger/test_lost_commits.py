@@ -11,7 +11,6 @@ from contextlib import closing, suppress
 import pytest
 
 from dystop.errors import RunFolderError, StorageError
-from dystop.experiments.testbed.operations import restore_ledger
 from dystop.rng import stream
 from dystop.testbed.launch import failpoints
 from dystop.testbed.ledger.recovery import EPOCH_GAP
@@ -24,6 +23,7 @@ from dystop.testbed.ledger.tables import (
     ReportLine,
     RoundLine,
 )
+from dystop.testbed.setup.operations import restore_ledger
 
 ROUNDS = 20
 

@@ -8,18 +8,18 @@ import pytest
 from typer.testing import CliRunner
 
 from dystop.cli.app import app
+from dystop.config import read_experiment
 from dystop.errors import ConfigError, RunFolderError
-from dystop.experiments.config import read_experiment
-from dystop.experiments.folders.run_folder import open_run
-from dystop.experiments.testbed.launch import make_folder
-from dystop.experiments.testbed.operations import restore_ledger
-from dystop.experiments.testbed.threads import run_threads
+from dystop.folders.run_folder import open_run
 from dystop.format import FORMAT
 from dystop.testbed.audit.check import check_run
 from dystop.testbed.ledger import sqlite
 from dystop.testbed.ledger.recovery import EPOCH_GAP, recover
 from dystop.testbed.ledger.sqlite import SqliteLedger
 from dystop.testbed.ledger.tables import MetaLine, RoundLine, restore
+from dystop.testbed.setup.launch import make_folder
+from dystop.testbed.setup.operations import restore_ledger
+from dystop.testbed.setup.threads import run_threads
 from support.testbed.ignored_progress import IgnoredProgress
 
 ROUNDS = 40

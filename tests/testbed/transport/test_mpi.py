@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from dystop.errors import TransportError
-from dystop.experiments.folders.run_folder import open_run
+from dystop.folders.run_folder import open_run
 from dystop.testbed.transport.mpi_endpoint import names_by_rank
 from dystop.testbed.transport.mpi_router import parse_address
 

@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 from torch import nn
 from torch.func import functional_call
 
+from dystop.config import read_experiment
 from dystop.errors import ConfigError
-from dystop.experiments.building import build
-from dystop.experiments.config import read_experiment
 from dystop.recorders.privacy import Accountant
+from dystop.runs.building import build
 from dystop.simulator import checkpoint, run_rounds
 from dystop.simulator.round import begin
 from dystop.training.backends import sequential

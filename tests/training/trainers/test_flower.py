@@ -13,9 +13,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from dystop.config import read_experiment
 from dystop.errors import ConfigError, UserCodeError
-from dystop.experiments.building import build
-from dystop.experiments.config import read_experiment
+from dystop.runs.building import build
 from dystop.simulator import run_rounds
 from dystop.simulator.round import begin
 from dystop.training.params import TrainerParams

@@ -29,7 +29,7 @@ from dystop.cli.terminal import echo, handle_errors, note, show_table
 from dystop.units import plural
 
 if TYPE_CHECKING:
-    from dystop.experiments.executors.choice import Choice
+    from dystop.studies.executors.choice import Choice
     from dystop_paper.atlas import Atlas
 
 _EXAMPLE = "--x spread=0,0.4,0.8 --y communication=0.1,1,10 --mechanisms dystop,matcha,ad-psgd"
@@ -123,7 +123,7 @@ def _asked(
     settings: list[str],
 ) -> "Atlas":
     from dystop.errors import ConfigError
-    from dystop.experiments.studies.worlds import AXES
+    from dystop.studies.worlds import AXES
     from dystop_paper.atlas import SEEDS, TURNS, Atlas, read_axis
 
     file, keys = split_words(words)
@@ -161,10 +161,10 @@ def report_atlas(
 ) -> None:
     """Write the page of the runs that have finished, and show the maps."""
     from dystop.errors import RunFolderError
-    from dystop.experiments.folders.run_folder import open_run
-    from dystop.experiments.studies.study import finished, outline
+    from dystop.folders.run_folder import open_run
     from dystop.report.data.contests.winners import FIRST, GOALS
     from dystop.report.data.notices import readings_note, serialised_by_law
+    from dystop.studies.study import finished, outline
     from dystop_paper.atlas import read_points
     from dystop_paper.data.atlas import atlas_results, map_columns, map_rows
     from dystop_paper.pages.atlas import write_atlas

@@ -11,7 +11,7 @@ from dystop.cli.terminal import echo, show_table
 from dystop.errors import ConfigError
 
 if TYPE_CHECKING:
-    from dystop.experiments.executors.choice import Choice
+    from dystop.studies.executors.choice import Choice
     from dystop_paper.pages.readings import SearchReport
     from dystop_paper.reproduce.campaigns import Scale
     from dystop_paper.reproduce.reading_space import Reading

@@ -18,9 +18,9 @@ from dystop.units import are
 from dystop_paper.cli.readings import Search, search_readings
 
 if TYPE_CHECKING:
-    from dystop.experiments.config import Experiment
-    from dystop.experiments.executors.choice import Choice
-    from dystop.experiments.studies.study import Study
+    from dystop.config import Experiment
+    from dystop.studies.executors.choice import Choice
+    from dystop.studies.study import Study
     from dystop_paper.data.measures import AccuracyOf
     from dystop_paper.data.verdicts import ClaimVerdict
     from dystop_paper.pages.verdict import VerdictRequest

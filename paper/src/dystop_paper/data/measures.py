@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from dystop.experiments.folders.run_folder import RunData
+from dystop.folders.run_folder import RunData
 from dystop.record import RoundRecord
 from dystop.report.data.groups import SeedSpread, over_seeds
 from dystop.report.data.scores import best_accuracy, evaluated_rounds, first_reaching

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from statistics import fmean
 
-from dystop.experiments.folders.run_folder import RunData
+from dystop.folders.run_folder import RunData
 from dystop_paper.data.measures import ArmRuns, RunsByArm, reachable_target
 from dystop_paper.data.verdicts import ClaimVerdict, Verdict, arms_of, judge_claims
 from dystop_paper.reproduce.distance import Beyond, Number, distance

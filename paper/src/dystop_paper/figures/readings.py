@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import numpy as np
 from matplotlib.figure import Figure
 
-from dystop.experiments.config.readings import OPEN_READINGS
+from dystop.config.readings import OPEN_READINGS
 from dystop.report.figures.style import MUTED, RUNS, Plot, figure_style
 from dystop_paper.data.nearness import GROUPS, SIMULATED, ReadingResult
 from dystop_paper.reproduce.reading_runs import Group

@@ -6,9 +6,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from dystop.config.readings import OPEN_READINGS
 from dystop.errors import RunFolderError
-from dystop.experiments.config.readings import OPEN_READINGS
-from dystop.experiments.folders.run_folder import RunData
+from dystop.folders.run_folder import RunData
 from dystop.foreign_files import JSON_BYTES, read_bounded
 from dystop.report.data.names import run_status
 from dystop.report.data.scores import evaluated_rounds, first_reaching

@@ -6,13 +6,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from dystop.experiments.config.readings import OPEN_READINGS
-from dystop.experiments.folders.run_folder import RunData, open_run
-from dystop.experiments.studies.study import Study
+from dystop.config.readings import OPEN_READINGS
+from dystop.folders.run_folder import RunData, open_run
 from dystop.report.data.scores import evaluated_rounds
 from dystop.report.figures.style import Plot
 from dystop.report.pages.files import ReportFiles, write_files
 from dystop.report.pages.html import inline_figures, render_template
+from dystop.studies.study import Study
 from dystop.units import goal, number, plural
 from dystop_paper.data.group_fit import fit_sentences, fits, is_within
 from dystop_paper.data.measures import ArmRuns, format_measure

@@ -6,9 +6,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from dystop.experiments.config import Experiment
-from dystop.experiments.config.keys import keys_of
-from dystop.experiments.folders.run_folder import RunData
+from dystop.config import Experiment
+from dystop.config.keys import keys_of
+from dystop.folders.run_folder import RunData
 from dystop.report.data.groups import Group
 from dystop.report.data.names import law_name, mechanism_of, readings_text
 from dystop.report.data.notices import (

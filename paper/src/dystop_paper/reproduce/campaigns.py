@@ -9,9 +9,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
+from dystop.config import Experiment, read_experiment
+from dystop.config.readings import ReadingName
 from dystop.errors import ConfigError
-from dystop.experiments.config import Experiment, read_experiment
-from dystop.experiments.config.readings import ReadingName
 from dystop_paper.reproduce.presets import in_full
 
 Scale = Literal["smoke", "small", "paper"]

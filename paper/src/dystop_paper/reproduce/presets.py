@@ -6,9 +6,9 @@ A sample has an address: its number and the key. More samples, or another key, c
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from dystop.experiments.config.readings import OPEN_READINGS, has_key
-from dystop.experiments.config.readings import preset as built_in
-from dystop.experiments.config.write import toml_value
+from dystop.config.readings import OPEN_READINGS, has_key
+from dystop.config.readings import preset as built_in
+from dystop.config.write import toml_value
 from dystop.rng import stream
 
 SEED = 2025

@@ -10,9 +10,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from dystop.experiments.config import Experiment
-from dystop.experiments.folders.run_folder import RunData, is_study, open_run
-from dystop.experiments.studies.study import Study, create_study, find_study, open_study
+from dystop.config import Experiment
+from dystop.folders.run_folder import RunData, is_study, open_run
+from dystop.studies.study import Study, create_study, find_study, open_study
 from dystop_paper.reproduce.campaigns import SEEDS, Scale, experiments
 from dystop_paper.reproduce.recipes import Recipe
 

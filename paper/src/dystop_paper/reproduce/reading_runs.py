@@ -9,8 +9,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
-from dystop.experiments.config import Experiment, read_experiment, to_toml
-from dystop.experiments.studies.study import Study, grow_study
+from dystop.config import Experiment, read_experiment, to_toml
+from dystop.studies.study import Study, grow_study
 from dystop_paper.reproduce.campaigns import (
     CAMPAIGNS,
     PAPER_AREA,

@@ -4,11 +4,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from dystop.config import every_key
+from dystop.config.readings import OPEN_READINGS, has_key
+from dystop.config.readings import PRESETS as BUILT_IN
+from dystop.config.write import toml_value
 from dystop.errors import ConfigError
-from dystop.experiments.config import every_key
-from dystop.experiments.config.readings import OPEN_READINGS, has_key
-from dystop.experiments.config.readings import PRESETS as BUILT_IN
-from dystop.experiments.config.write import toml_value
 from dystop_paper.reproduce.campaigns import RIVALS
 from dystop_paper.reproduce.presets import CHOSEN, NEAREST, preset, sampled_values
 

@@ -13,9 +13,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from dystop.config import Experiment, read_experiment, to_toml
 from dystop.errors import DystopError
-from dystop.experiments.config import Experiment, read_experiment, to_toml
-from dystop.experiments.folders.run_folder import (
+from dystop.folders.run_folder import (
     CHECKPOINTS,
     CONFIG,
     config_facts,
@@ -23,9 +23,9 @@ from dystop.experiments.folders.run_folder import (
     not_created,
     update_info,
 )
-from dystop.experiments.folders.trust import PLAN
-from dystop.experiments.studies.study import Study, finished, rows_of
+from dystop.folders.trust import PLAN
 from dystop.storage import write_atomic
+from dystop.studies.study import Study, finished, rows_of
 
 _LEFT_OUT = (CHECKPOINTS, "report", ".lock")
 

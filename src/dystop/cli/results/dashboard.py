@@ -8,7 +8,7 @@ import typer
 
 from dystop.cli.options import Out
 from dystop.cli.terminal import TERMINATED, handle_errors
-from dystop.experiments.interrupts import Terminated
+from dystop.runs.interrupts import Terminated
 
 if TYPE_CHECKING:
     from dystop.dashboard.server import Server

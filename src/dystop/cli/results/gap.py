@@ -11,7 +11,7 @@ from dystop.cli.progress import round_bars
 from dystop.cli.terminal import echo, handle_errors, show_table
 
 if TYPE_CHECKING:
-    from dystop.experiments.gap import GapReport
+    from dystop.studies.gap import GapReport
 
 
 @handle_errors
@@ -49,8 +49,8 @@ def gap(
     shows what that law would give.
     """
     _check_json_file(json_file)
-    from dystop.experiments.gap import TASKS, gap_of, to_tree
     from dystop.report.pages.gap import write_gap
+    from dystop.studies.gap import TASKS, gap_of, to_tree
 
     printed = json_file == "-"
     with round_bars(quiet or printed, *TASKS) as on_round:

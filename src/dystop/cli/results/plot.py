@@ -8,7 +8,7 @@ import typer
 from dystop.cli.terminal import echo, handle_errors
 
 if TYPE_CHECKING:
-    from dystop.experiments.folders.run_folder import RunData
+    from dystop.folders.run_folder import RunData
 
 Figure = Literal[
     "accuracy-time", "accuracy-traffic", "accuracy-epochs", "loss-time", "time-to-target",
@@ -129,8 +129,8 @@ def plot(  # noqa: PLR0913 - every parameter is an option of the command
 def _runs(sources: list[Path]) -> "list[RunData]":
     """Return the runs of all sources that have begun, each once."""
     from dystop.errors import RunFolderError
-    from dystop.experiments.folders.run_folder import is_study, open_run
-    from dystop.experiments.studies.study import outline
+    from dystop.folders.run_folder import is_study, open_run
+    from dystop.studies.study import outline
 
     folders: dict[Path, None] = {}
     for source in sources:

@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from dystop.cli.terminal import echo, handle_errors, note, show_table
-from dystop.experiments.export import Format
+from dystop.export import Format
 
 if TYPE_CHECKING:
-    from dystop.experiments.folders.run_folder import RunData
-    from dystop.experiments.studies.study import StudyOutline
+    from dystop.folders.run_folder import RunData
     from dystop.report.data.comparison.ranking import Ranking, TableColumn
     from dystop.report.data.comparison.study_results import StudyResults
     from dystop.report.data.groups import Group
+    from dystop.studies.study import StudyOutline
 
 
 def write(runs: Sequence["RunData"], out: Path, target: float | None) -> Path:
@@ -76,7 +76,7 @@ def _without_repeats(runs: Sequence[Path]) -> list[Path]:
 def _without_studies(paths: Sequence[Path]) -> list[Path]:
     """Return the folders without the studies among them; `runs/*` names both."""
     from dystop.errors import RunFolderError, shell_command
-    from dystop.experiments.folders.run_folder import is_study
+    from dystop.folders.run_folder import is_study
 
     runs = [path for path in paths if not is_study(path)]
     studies = [path for path in paths if path not in runs]
@@ -111,10 +111,10 @@ def _begun(study: "StudyOutline") -> tuple[list[Path], list[str]]:
 
 def report_study(path: Path, target: float | None, *, out: Path | None = None, quiet: bool) -> None:
     """Write the report of a study, as far as it got, and show its ranking."""
-    from dystop.experiments.folders.run_folder import open_run
-    from dystop.experiments.studies.other_law import read_other_law
-    from dystop.experiments.studies.study import outline
+    from dystop.folders.run_folder import open_run
     from dystop.report.pages.study import write_study
+    from dystop.studies.other_law import read_other_law
+    from dystop.studies.study import outline
 
     study = outline(path)
     begun, missing = _begun(study)
@@ -215,12 +215,12 @@ def report(
     comparison or a sweep; its report may also be incomplete. Among several folders, studies are
     skipped.
     """
-    from dystop.experiments.folders.run_folder import is_study, open_run
+    from dystop.folders.run_folder import is_study, open_run
 
     runs = _without_repeats(runs)
     if len(runs) == 1 and is_study(runs[0]):
         from dystop.errors import RunFolderError
-        from dystop.experiments.folders.folder_kinds import ATLAS, study_kind
+        from dystop.folders.folder_kinds import ATLAS, study_kind
 
         if study_kind(runs[0]) is ATLAS:
             raise RunFolderError(
@@ -253,7 +253,7 @@ def animate(
     The picture is one SVG file that every browser plays; it needs no script and no network. Links
     must have been recorded, which they are by default for small fleets (output.topology=full).
     """
-    from dystop.experiments.folders.run_folder import open_run
+    from dystop.folders.run_folder import open_run
     from dystop.report.figures.single_runs.animation import animation
     from dystop.storage import write_atomic
 
@@ -294,7 +294,7 @@ def export(
       wandb            pip install 'dystop[wandb]'       WANDB_MODE=offline: write a folder
       mlflow           pip install 'dystop[mlflow]'      MLFLOW_TRACKING_URI: where to
     """
-    from dystop.experiments.export.export import export as write
+    from dystop.export.export import export as write
     from dystop.units import plural
 
     written = write(folder, to, out, follow=follow)

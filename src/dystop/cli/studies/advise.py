@@ -32,13 +32,13 @@ from dystop.cli.terminal import echo, handle_errors, note, show_table
 from dystop.units import plural, seconds
 
 if TYPE_CHECKING:
-    from dystop.experiments.config import Experiment
-    from dystop.experiments.executors.choice import Choice
-    from dystop.experiments.studies.study import Study
-    from dystop.experiments.studies.trials import Stage, Trials
+    from dystop.config import Experiment
     from dystop.report.data.contests.advice import Advice
     from dystop.report.data.contests.winners import Goal
     from dystop.report.data.groups import Group
+    from dystop.studies.executors.choice import Choice
+    from dystop.studies.study import Study
+    from dystop.studies.trials import Stage, Trials
 
 _ALL = "all"
 _SEEDS = 3
@@ -117,7 +117,7 @@ def advise(  # noqa: PLR0913 - every parameter is an option of the command
     names the runner-up, says how sure the order is, and calls a tie a tie. Every stage is an
     ordinary comparison. Rerun the command to resume.
     """
-    from dystop.experiments.studies.trials import Trials
+    from dystop.studies.trials import Trials
 
     check_target(target)
     given = list(words or [])
@@ -163,7 +163,7 @@ def _engine(on: str) -> list[str]:
 
 
 def _default_name(experiment: "Experiment") -> str:
-    from dystop.experiments.studies.study import default_name
+    from dystop.studies.study import default_name
 
     return default_name([experiment]).replace("compare-", "advise-", 1)
 
@@ -173,9 +173,9 @@ def _plan(
 ) -> "tuple[list[Stage], list[str]]":
     """Return the stages and the mechanisms that can run in this world."""
     from dystop.errors import ConfigError
-    from dystop.experiments.studies.compare import chosen_mechanisms
-    from dystop.experiments.studies.trials import TURNS, horizon_s, stages
     from dystop.mechanisms import MECHANISMS
+    from dystop.studies.compare import chosen_mechanisms
+    from dystop.studies.trials import TURNS, horizon_s, stages
 
     if limit_s is not None and not limit_s > 0:
         raise ConfigError(f"command line: --seconds {limit_s:g}; expected a number above 0")
@@ -209,8 +209,8 @@ def _usable(trials: "Trials", chosen: Sequence[str], *, skip: bool) -> list[str]
     One build checks all of them; only if it fails, each is built alone.
     """
     from dystop.errors import ConfigError
-    from dystop.experiments.building import build_each_setting
-    from dystop.experiments.studies.trials import Stage
+    from dystop.runs.building import build_each_setting
+    from dystop.studies.trials import Stage
 
     try:
         build_each_setting(trials.experiments(Stage(1, 1.0, 1), chosen), elsewhere=True)
@@ -266,7 +266,7 @@ def _study(request: Request, number: int, stage: "Stage", names: Sequence[str]) 
 
 
 def _groups(study: "Study") -> "list[Group]":
-    from dystop.experiments.folders.run_folder import open_run
+    from dystop.folders.run_folder import open_run
     from dystop.report.data.groups import group_runs
 
     return group_runs([open_run(study.folder(e)) for e in study.experiments])

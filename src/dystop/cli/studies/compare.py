@@ -34,9 +34,9 @@ from dystop.cli.studies.study import (
 from dystop.cli.terminal import handle_errors, note
 
 if TYPE_CHECKING:
-    from dystop.experiments.executors.choice import Choice
-    from dystop.experiments.studies.compare import Comparison
-    from dystop.experiments.studies.study import Study
+    from dystop.studies.compare import Comparison
+    from dystop.studies.executors.choice import Choice
+    from dystop.studies.study import Study
 
 _SEEDS = 3
 _EXAMPLE = "dystop,fedavg"
@@ -100,7 +100,7 @@ def _comparison(
     settings: list[str],
 ) -> "Comparison":
     from dystop.errors import ConfigError
-    from dystop.experiments.studies.compare import ALL, Comparison
+    from dystop.studies.compare import ALL, Comparison
 
     file, keys = split_words(words)
     check_file(file, "compare", f"--mechanisms {_EXAMPLE}")
@@ -120,8 +120,8 @@ def _study_of_comparison(
     comparison: "Comparison", choice: "Choice", out: Path, name: str | None, *, quiet: bool
 ) -> "Study":
     """Find or create the study, and say what would make the comparison fairer."""
-    from dystop.experiments.studies.compare import advice, experiments
-    from dystop.experiments.studies.study import default_name
+    from dystop.studies.compare import advice, experiments
+    from dystop.studies.study import default_name
 
     every = experiments(comparison)
     if not quiet:

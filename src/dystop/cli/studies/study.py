@@ -12,9 +12,9 @@ from dystop.cli.terminal import Interrupted, echo, exit_code_of
 from dystop.units import are, plural
 
 if TYPE_CHECKING:
-    from dystop.experiments.config import Experiment
-    from dystop.experiments.executors.choice import Choice
-    from dystop.experiments.studies.study import Study
+    from dystop.config import Experiment
+    from dystop.studies.executors.choice import Choice
+    from dystop.studies.study import Study
 
 
 def study_named(
@@ -25,7 +25,7 @@ def study_named(
 ) -> Path | None:
     """Return the study that the first word names, if it names one; it has its own settings."""
     from dystop.errors import ConfigError
-    from dystop.experiments.folders.run_folder import is_study
+    from dystop.folders.run_folder import is_study
 
     if not words or not is_study(Path(words[0])):
         return None
@@ -40,7 +40,7 @@ def study_named(
 def check_file(file: Path | None, command: str, options: str) -> None:
     """Refuse a first word that is neither a file nor a study, and say what it is."""
     from dystop.errors import ConfigError, RunFolderError, nearest
-    from dystop.experiments.folders.run_folder import CONFIG, INFO
+    from dystop.folders.run_folder import CONFIG, INFO
 
     # os.path returns False, and raises nothing, for a name that is too long or a closed folder.
     if file is None or os.path.isfile(file):
@@ -58,7 +58,7 @@ def check_file(file: Path | None, command: str, options: str) -> None:
 
 
 def _configurations_and_studies(folder: Path) -> list[str]:
-    from dystop.experiments.folders.run_folder import STUDY
+    from dystop.folders.run_folder import STUDY
 
     files = [p.name for p in folder.glob("*.toml") if p.is_file()]
     return files + [p.parent.name for p in folder.glob(f"*/{STUDY}")]
@@ -66,8 +66,8 @@ def _configurations_and_studies(folder: Path) -> list[str]:
 
 def choose_engine(words: list[str], on: str, jobs: int | None) -> "tuple[list[str], Choice]":
     """Return the words about the experiments, and the engine that the others choose."""
-    from dystop.experiments.config.tables import is_executor_word
-    from dystop.experiments.executors.choice import choose
+    from dystop.config.tables import is_executor_word
+    from dystop.studies.executors.choice import choose
 
     own = [word for word in words if not is_executor_word(word)]
     file, study = split_words(own)[0], None
@@ -85,12 +85,12 @@ def find_or_create(
     over: Sequence[str] = (),
 ) -> "Study":
     """Return the study of this name; build all its settings before its folder is created."""
-    from dystop.experiments.studies.study import create_study, find_study
+    from dystop.studies.study import create_study, find_study
 
     if study := find_study(out, name, every):
         return study
-    from dystop.experiments.building import build_each_setting
-    from dystop.experiments.executors.choice import make_executor
+    from dystop.runs.building import build_each_setting
+    from dystop.studies.executors.choice import make_executor
 
     executor = make_executor(choice)  # refuses before anything is written
     build_each_setting(every, elsewhere=executor.fenced)
@@ -99,8 +99,8 @@ def find_or_create(
 
 def run_remaining(study: "Study", choice: "Choice", *, quiet: bool, resume: str = "") -> None:
     """Run what is left of a study; on an interrupt, say which command resumes it."""
-    from dystop.experiments.executors.choice import make_executor, remember
-    from dystop.experiments.executors.driver import resume_command, run_study
+    from dystop.studies.executors.choice import make_executor, remember
+    from dystop.studies.executors.driver import resume_command, run_study
 
     executor = make_executor(choice)
     remember(study.path, choice)
@@ -129,7 +129,7 @@ def resume_study(path: Path, choice: "Choice", *, quiet: bool) -> "Study | None"
     None is returned where they are not, or where the code of somebody else is not trusted.
     """
     from dystop.errors import ConfigError, TrustError
-    from dystop.experiments.studies.study import open_study, outline
+    from dystop.studies.study import open_study, outline
 
     try:
         study = open_study(path)
@@ -146,9 +146,9 @@ def resume_study(path: Path, choice: "Choice", *, quiet: bool) -> "Study | None"
 
 def plan_if_serialised(study: "Study | None") -> None:
     """Plan the runs under the other law where the paper's one makes a mechanism wait."""
-    from dystop.experiments.folders.run_folder import open_run
-    from dystop.experiments.studies.other_law import plan_other_law
+    from dystop.folders.run_folder import open_run
     from dystop.report.data.notices import serialised_by_law
+    from dystop.studies.other_law import plan_other_law
 
     runs = [] if study is None else [open_run(study.folder(e)) for e in study.experiments]
     if study is not None and serialised_by_law(runs):

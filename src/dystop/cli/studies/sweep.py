@@ -29,8 +29,8 @@ from dystop.cli.studies.study import (
 from dystop.cli.terminal import handle_errors
 
 if TYPE_CHECKING:
-    from dystop.experiments.executors.choice import Choice
-    from dystop.experiments.studies.study import Study
+    from dystop.studies.executors.choice import Choice
+    from dystop.studies.study import Study
 
 _EXAMPLE = "--over mechanism.V=1,10,50"
 
@@ -82,7 +82,7 @@ def _study_of_sweep(
     name: str | None,
 ) -> "Study":
     from dystop.errors import ConfigError
-    from dystop.experiments.studies.sweep import Sweep, default_name, grid, read_axes
+    from dystop.studies.sweep import Sweep, default_name, grid, read_axes
 
     file, keys = split_words(words)
     check_file(file, "sweep", _EXAMPLE)

@@ -13,9 +13,9 @@ from dystop.cli.terminal import Interrupted, echo, exit_code_of, handle_errors
 from dystop.errors import shell_command
 
 if TYPE_CHECKING:
-    from dystop.experiments.config import Experiment
-    from dystop.experiments.testbed.launch import Network
-    from dystop.experiments.testbed.transports import Launcher
+    from dystop.config import Experiment
+    from dystop.testbed.setup.launch import Network
+    from dystop.testbed.setup.transports import Launcher
 
 LEFT_BEHIND_CODE = 6  # exit code: the run has ended, but without some of its parties
 Transport = Annotated[
@@ -75,7 +75,7 @@ def launch(  # noqa: PLR0913 - one for each option
 
     Without a file the defaults are used. Keys on the command line override the file.
     """
-    from dystop.experiments.testbed.launch import Network
+    from dystop.testbed.setup.launch import Network
 
     given = [*(words or []), *([f"testbed.transport={transport}"] if transport else [])]
     watcher = TestbedWatcher(quiet=quiet)
@@ -93,8 +93,8 @@ def launch(  # noqa: PLR0913 - one for each option
 
 def _tell_left_behind(folder: Path) -> None:
     """Name the parties that were left behind; the exit code then says so, too."""
-    from dystop.experiments.folders.run_folder import open_run
-    from dystop.experiments.testbed.operations import LEFT_BEHIND
+    from dystop.folders.run_folder import open_run
+    from dystop.testbed.setup.operations import LEFT_BEHIND
 
     left = open_run(folder).info.get(LEFT_BEHIND) or {}
     for reason in left.values():
@@ -105,8 +105,8 @@ def _tell_left_behind(folder: Path) -> None:
 
 def _save_models(folder: Path) -> None:
     """Save the trained models of a finished run in its folder."""
-    from dystop.experiments.folders.run_folder import open_run
-    from dystop.experiments.testbed.collect_models import collect_models
+    from dystop.folders.run_folder import open_run
+    from dystop.testbed.setup.collect_models import collect_models
 
     if open_run(folder).info.get("status") == "finished" and not collect_models(folder):
         echo(f"{folder}: no global model, because some workers saved none", err=True)
@@ -120,9 +120,9 @@ def _begin(
     network: "Network",
 ) -> Path | None:
     """Start a new run; return its folder, or None where this process shows nothing."""
-    from dystop.experiments.config import read_experiment
-    from dystop.experiments.testbed.enrolment import check_testbed
-    from dystop.experiments.testbed.transports import NewRun, launcher_of
+    from dystop.config import read_experiment
+    from dystop.testbed.setup.enrolment import check_testbed
+    from dystop.testbed.setup.transports import NewRun, launcher_of
 
     file, keys = split_words(words)
     experiment = read_experiment(file, keys)
@@ -150,11 +150,11 @@ def _resume(
     path: Path, words: list[str], watcher: TestbedWatcher, network: "Network"
 ) -> Path | None:
     """Resume a run; return its folder, or None where this process shows nothing."""
+    from dystop.config import read_experiment
     from dystop.errors import ConfigError
-    from dystop.experiments.config import read_experiment
-    from dystop.experiments.folders.run_folder import CONFIG
-    from dystop.experiments.testbed.launch import checked_folder, resumable_folder
-    from dystop.experiments.testbed.transports import launcher_of
+    from dystop.folders.run_folder import CONFIG
+    from dystop.testbed.setup.launch import checked_folder, resumable_folder
+    from dystop.testbed.setup.transports import launcher_of
 
     if words:
         raise ConfigError(f"--resume takes the settings of {path}; leave out: {' '.join(words)}")

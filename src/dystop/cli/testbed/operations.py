@@ -18,8 +18,8 @@ def check(run: Folder) -> None:
     failed; it breaks no guarantee.
     """
     from dystop.errors import RunFolderError, VerificationError
-    from dystop.experiments.testbed.launch import checked_folder
     from dystop.testbed.audit.check import audit_run
+    from dystop.testbed.setup.launch import checked_folder
     from dystop.units import are
 
     audit = audit_run(checked_folder(run))
@@ -46,9 +46,9 @@ def pardon(
 ) -> None:
     """Let a worker return from quarantine, in a run that is running or stopped."""
     from dystop.errors import ConfigError
-    from dystop.experiments.folders.run_folder import open_run
-    from dystop.experiments.testbed.launch import checked_folder
-    from dystop.experiments.testbed.operations import request_pardon
+    from dystop.folders.run_folder import open_run
+    from dystop.testbed.setup.launch import checked_folder
+    from dystop.testbed.setup.operations import request_pardon
 
     if open_run(checked_folder(run)).info.get("status") == "finished":
         raise ConfigError(f"{run}: the run has finished; no worker can return to it")
@@ -68,8 +68,8 @@ def restore(run: Folder) -> None:
     No worker does a round twice: rounds that it has already done close immediately without it, and
     `dystop check` names them.
     """
-    from dystop.experiments.testbed.launch import checked_folder
-    from dystop.experiments.testbed.operations import restore_ledger
+    from dystop.testbed.setup.launch import checked_folder
+    from dystop.testbed.setup.operations import restore_ledger
 
     round_ = restore_ledger(checked_folder(run))
     typer.echo(f"{run}: the ledger is restored to its state after round {round_}")

@@ -76,8 +76,8 @@ def coordinator(  # noqa: PLR0913 - one for each option
 ) -> None:
     """Coordinate a run: decide each round and keep the ledger; never touch a model."""
     _start_logging()
-    from dystop.experiments.testbed.coordinator_run import CoordinatorOptions, serve_coordinator
     from dystop.testbed.launch.health import HealthFile
+    from dystop.testbed.setup.coordinator_run import CoordinatorOptions, serve_coordinator
 
     options = CoordinatorOptions(file, pki, listen, out, enrol, enrolment, HealthFile(health))
     watcher = CoordinatorWatcher()
@@ -110,8 +110,8 @@ def worker(  # noqa: PLR0913 - one for each option
 ) -> None:
     """Run a worker: train on its own data, serve its model, follow the coordinator's orders."""
     _start_logging()
-    from dystop.experiments.testbed.parties import PartyOptions, serve_worker
     from dystop.testbed.launch.health import HealthFile
+    from dystop.testbed.setup.parties import PartyOptions, serve_worker
 
     place = PartyOptions(file, pki, coordinator, HealthFile(health))
     home = folder or Path(name)
@@ -129,8 +129,8 @@ def observer(
 ) -> None:
     """Run the observer: evaluate all models whenever the coordinator asks for it."""
     _start_logging()
-    from dystop.experiments.testbed.parties import PartyOptions, serve_observer
     from dystop.testbed.launch.health import HealthFile
+    from dystop.testbed.setup.parties import PartyOptions, serve_observer
 
     place = PartyOptions(file, pki, coordinator, HealthFile(health))
     _serve_and_exit(lambda: _result(serve_observer(place, enrolment)))

@@ -123,11 +123,11 @@ def tokens(
     A second call gives new tokens to those that are still without a certificate.
     """
     check_installed()
-    from dystop.experiments.config import read_experiment
-    from dystop.experiments.testbed.launch import other_parties
+    from dystop.config import read_experiment
     from dystop.storage import PRIVATE
     from dystop.testbed.enrolment.tokens import make_token
     from dystop.testbed.security.files import read_register, write_file
+    from dystop.testbed.setup.launch import other_parties
 
     issued = read_register(folder / "issued.json")
     names = [name for name in other_parties(read_experiment(file)) if not issued.get(name)]

@@ -10,8 +10,8 @@ from dystop.dashboard.run_folders.discovery import RunLocation
 from dystop.dashboard.run_folders.downsample import Value
 from dystop.dashboard.run_folders.files import FileStamp, file_stamp
 from dystop.dashboard.run_folders.library import Library
-from dystop.experiments.folders.late_scores import LATE_SCORES
-from dystop.experiments.folders.record_log import RECORDS
+from dystop.folders.late_scores import LATE_SCORES
+from dystop.folders.record_log import RECORDS
 
 READING_S = 1.0
 """Seconds that one request reads logs; the next request goes on."""

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from dystop.dashboard.run_folders.files import is_file, read_json
-from dystop.experiments.folders.run_folder import INFO, STUDY
+from dystop.folders.run_folder import INFO, STUDY
 
 MAX_RUNS = 2000
 

@@ -5,7 +5,7 @@ from collections import Counter
 
 from dystop.dashboard.run_folders.downsample import DownsampledSeries, round_point
 from dystop.dashboard.run_folders.files import as_count, as_number
-from dystop.experiments.folders.late_scores import LateScores, with_late_score
+from dystop.folders.late_scores import LateScores, with_late_score
 from dystop.record import RoundRecord
 from dystop.recorders import read_record
 

@@ -16,9 +16,9 @@ from dystop.dashboard.run_folders.files import (
     read_toml,
 )
 from dystop.dashboard.run_folders.log_reader import LogFollower, LogTail, read_tail
-from dystop.experiments.folders.late_scores import LATE_SCORES
-from dystop.experiments.folders.record_log import RECORDS
-from dystop.experiments.folders.run_folder import CONFIG, FLEET, INFO, is_abandoned
+from dystop.folders.late_scores import LATE_SCORES
+from dystop.folders.record_log import RECORDS
+from dystop.folders.run_folder import CONFIG, FLEET, INFO, is_abandoned
 
 ENROLMENT, INCIDENTS = "enrolment.json", "incidents.json"
 MAX_FOLLOWERS = 32  # runs whose series are kept in memory

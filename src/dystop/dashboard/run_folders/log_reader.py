@@ -10,8 +10,8 @@ from typing import Any
 
 from dystop.dashboard.run_folders.files import FileStamp, file_stamp, open_file, read_bytes
 from dystop.dashboard.run_folders.history import History
-from dystop.experiments.folders.late_scores import LATE_SCORES, LateScores, parse_late_score
-from dystop.experiments.folders.record_log import RECORDS
+from dystop.folders.late_scores import LATE_SCORES, LateScores, parse_late_score
+from dystop.folders.record_log import RECORDS
 from dystop.record import RoundRecord
 
 MAX_READ = 8 * 1024 * 1024

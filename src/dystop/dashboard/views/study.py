@@ -20,8 +20,8 @@ from dystop.dashboard.run_folders.library import Library, RunFiles
 from dystop.dashboard.run_folders.log_reader import LogTail
 from dystop.dashboard.views.index import group_view, row_of
 from dystop.dashboard.views.summary import score_text, section
-from dystop.experiments.common_time import Evaluations, common_time_s, tells_more
 from dystop.record import ACCURACY
+from dystop.runs.common_time import Evaluations, common_time_s, tells_more
 from dystop.units import NOTHING, data, number, seconds
 
 MAX_LINES = 240

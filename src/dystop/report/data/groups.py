@@ -5,13 +5,13 @@ import statistics
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from dystop.experiments import common_time
-from dystop.experiments.common_time import Evaluations, evaluations_of
-from dystop.experiments.folders.run_folder import RunData
+from dystop.folders.run_folder import RunData
 from dystop.params import flatten, short_names
 from dystop.record import RoundRecord
 from dystop.report.data.names import MechanismInfo, diverged_round, law_name, mechanism_of
 from dystop.report.data.settings import differing_settings, plain_value
+from dystop.runs import common_time
+from dystop.runs.common_time import Evaluations, evaluations_of
 from dystop.units import NOTHING, data_unit, digits, energy_unit, known, number, percent
 
 _SEED_KEYS = ("seed", "name")

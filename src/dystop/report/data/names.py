@@ -6,12 +6,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from dystop.config import Experiment
+from dystop.config.keys import keys_of
+from dystop.config.readings import reading_values
 from dystop.control import stopping
 from dystop.control.laws import LAWS, TestbedLaw
-from dystop.experiments.config import Experiment
-from dystop.experiments.config.keys import keys_of
-from dystop.experiments.config.readings import reading_values
-from dystop.experiments.folders.run_folder import RunData, is_abandoned
+from dystop.folders.run_folder import RunData, is_abandoned
 from dystop.types import FAITHFUL, OUR
 
 PUBLISH_RULES = {

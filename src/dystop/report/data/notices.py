@@ -5,9 +5,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 
 from dystop.control.laws import PaperLaw
-from dystop.experiments.common_time import unequal_ends
-from dystop.experiments.folders.run_folder import RunData, log_was_changed
-from dystop.experiments.progress_text import slowdown_text
+from dystop.folders.run_folder import RunData, log_was_changed
 from dystop.recorders.emulated_trainings import TOO_SLOW, training_slowdown
 from dystop.report.data.groups import Group, common_time_s, over_seeds
 from dystop.report.data.names import (
@@ -25,6 +23,8 @@ from dystop.report.data.names import (
 from dystop.report.data.scores import evaluated_rounds
 from dystop.report.data.settings import experiment_settings, plain_value
 from dystop.report.data.time_shares import time_shares
+from dystop.runs.common_time import unequal_ends
+from dystop.runs.progress_text import slowdown_text
 from dystop.training.models.catalogue import MODELS
 from dystop.types import OUR
 from dystop.units import data, percent, plural

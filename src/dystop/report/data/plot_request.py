@@ -4,9 +4,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal, get_args
 
+from dystop.config.readings import OPEN_READINGS
 from dystop.errors import ConfigError, nearest
-from dystop.experiments.config.readings import OPEN_READINGS
-from dystop.experiments.folders.run_folder import RunData
+from dystop.folders.run_folder import RunData
 from dystop.params import flatten
 from dystop.report.data.comparison.sweep_layout import panels, setting_text
 from dystop.report.data.groups import Group, group_runs

@@ -5,9 +5,9 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from dystop.experiments.config import Experiment
-from dystop.experiments.config.keys import keys_of
-from dystop.experiments.folders.run_folder import RunData
+from dystop.config import Experiment
+from dystop.config.keys import keys_of
+from dystop.folders.run_folder import RunData
 from dystop.params import flatten
 from dystop.units import NOTHING
 

@@ -4,12 +4,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from dystop.experiments.common_time import end_together
-from dystop.experiments.folders.run_folder import RunData
+from dystop.folders.run_folder import RunData
 from dystop.report.data.names import run_labels
 from dystop.report.data.scores import Score, score_of
 from dystop.report.data.summary import RunSummary, summarise
 from dystop.report.data.time_shares import PARTS, TimeShares, share_texts
+from dystop.runs.common_time import end_together
 from dystop.units import NOTHING, data, energy, number, percent, seconds
 
 TARGET_RULE = "first evaluated round at or above the target, never interpolated"

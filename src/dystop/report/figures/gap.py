@@ -5,7 +5,6 @@ from collections.abc import Sequence
 from matplotlib.axes import Axes
 from matplotlib.ticker import PercentFormatter
 
-from dystop.experiments.gap import GapReport
 from dystop.record import RoundRecord
 from dystop.report.figures.style import (
     LineStyle,
@@ -15,6 +14,7 @@ from dystop.report.figures.style import (
     legend_handles,
     new_figure,
 )
+from dystop.studies.gap import GapReport
 from dystop.units import percent, seconds, time_unit
 
 Points = Sequence[tuple[int, float]]

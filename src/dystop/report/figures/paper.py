@@ -11,7 +11,7 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import FuncFormatter
 
 from dystop.errors import ConfigError
-from dystop.experiments.folders.run_folder import RunData
+from dystop.folders.run_folder import RunData
 from dystop.report.data.comparison.ranking import cost_to_target
 from dystop.report.data.comparison.study_results import choose_target
 from dystop.report.data.groups import Group, SeedSpread, over_seeds

@@ -19,7 +19,7 @@ from matplotlib.text import Text
 from matplotlib.ticker import PercentFormatter
 from numpy.typing import ArrayLike
 
-from dystop.experiments.folders.run_folder import RunData
+from dystop.folders.run_folder import RunData
 from dystop.report.data.groups import Group
 from dystop.report.data.names import run_labels
 from dystop.report.data.scores import Score, score_of

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from dystop.experiments.folders.run_folder import RunData
+from dystop.folders.run_folder import RunData
 from dystop.report.data.contests.advice import COLUMNS, Advice, advice_csv, table
 from dystop.report.data.groups import Group
 from dystop.report.data.notices import readings_note, serialised_by_law, study_notices

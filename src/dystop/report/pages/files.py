@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from dystop.errors import ConfigError, RunFolderError, StorageError
-from dystop.experiments.folders.run_folder import RunData
+from dystop.folders.run_folder import RunData
 from dystop.report.figures.style import Plot
 from dystop.report.figures.svg import save
 from dystop.storage import NO_SPACE, write_atomic

@@ -3,12 +3,12 @@
 from collections.abc import Callable
 from pathlib import Path
 
-from dystop.experiments.gap import TESTBED_LAW, WITH_OVERHEAD, GapReport, Side
-from dystop.experiments.trace_metrics import Errors
 from dystop.report.data.settings import setting_rows
 from dystop.report.figures.gap import accuracy_figure, clock_figure
 from dystop.report.pages.files import ReportFiles, write_files
 from dystop.report.pages.html import DetailTable, inline_figures, render_template
+from dystop.studies.gap import TESTBED_LAW, WITH_OVERHEAD, GapReport, Side
+from dystop.studies.trace_metrics import Errors
 from dystop.units import NOTHING, seconds
 
 PREDICTIONS = ("", "pairs", "mean error", "median", "95 %", "total", "meaning")

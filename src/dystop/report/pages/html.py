@@ -11,7 +11,7 @@ from jinja2 import ChoiceLoader, Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from dystop import __version__
-from dystop.experiments.folders.run_folder import RunData
+from dystop.folders.run_folder import RunData
 from dystop.report.data.settings import Table
 from dystop.report.figures.style import Plot, css_color
 from dystop.report.figures.svg import inline_svg

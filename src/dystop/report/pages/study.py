@@ -5,8 +5,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from dystop.experiments.folders.run_folder import RunData
-from dystop.experiments.studies.other_law import OtherLaw
+from dystop.folders.run_folder import RunData
 from dystop.report.data.comparison.headline import rank_changes
 from dystop.report.data.comparison.ranking import Ranking
 from dystop.report.data.comparison.study_results import StudyResults, results_csv, study_results
@@ -20,6 +19,7 @@ from dystop.report.figures.comparison.sweep import MAX_PANELS, draw_sweep
 from dystop.report.figures.style import Plot, with_score_of
 from dystop.report.pages.files import ReportFiles, check_arguments, write_files
 from dystop.report.pages.html import DetailTable, fleet_rows, inline_figures, render_template
+from dystop.studies.other_law import OtherLaw
 from dystop.units import plural
 
 MAX_CURVES = 12

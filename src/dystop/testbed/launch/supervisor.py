@@ -4,7 +4,7 @@ A child that cannot go on is left behind: it is not started again, and the other
 the end of an essential child ends the run.
 
 Every child exits with this process, however this process ends: the kernel then closes the write end
-of the child's standard input (`dystop.experiments.executors.processes.exit_with_parent`).
+of the child's standard input (`dystop.runs.processes.exit_with_parent`).
 """
 
 import os

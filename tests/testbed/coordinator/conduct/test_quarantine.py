@@ -9,14 +9,7 @@ from typer.testing import CliRunner
 
 from dystop.cli.app import app
 from dystop.errors import ConfigError, RunFolderError
-from dystop.experiments.folders.run_folder import update_info
-from dystop.experiments.testbed.operations import (
-    PARDONS,
-    PardonRequests,
-    check_certificates,
-    member_states,
-    request_pardon,
-)
+from dystop.folders.run_folder import update_info
 from dystop.testbed.coordinator.conduct.quarantine import REVOKED
 from dystop.testbed.coordinator.machine import CoordinatorMachine
 from dystop.testbed.coordinator.members import Enrolled, Member
@@ -26,6 +19,13 @@ from dystop.testbed.ledger.sqlite import SqliteLedger
 from dystop.testbed.ledger.tables import WorkerLine, restore
 from dystop.testbed.protocol.messages import JoinOk, Peer, Reject, Roster
 from dystop.testbed.security import authority
+from dystop.testbed.setup.operations import (
+    PARDONS,
+    PardonRequests,
+    check_certificates,
+    member_states,
+    request_pardon,
+)
 from dystop.testbed.transport.admission import AllowList
 from dystop.testbed.transport.memory import MemoryHub, MemoryTransport
 from support.testbed.coordinator_fixtures import CoordinatorHarness, rows, setup_for

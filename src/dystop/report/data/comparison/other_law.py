@@ -10,12 +10,12 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from dystop.control.stopping import Evaluate, is_evaluation_due, next_evaluation_s
-from dystop.experiments.folders.run_folder import RunData
-from dystop.experiments.studies.other_law import OtherLaw
+from dystop.folders.run_folder import RunData
 from dystop.record import RoundRecord
 from dystop.report.data.comparison.leads import FirstPlace, arrivals, first_place
 from dystop.report.data.groups import Group
 from dystop.report.data.scores import Score, evaluated_rounds, first_reaching
+from dystop.studies.other_law import OtherLaw
 from dystop.units import listed, seconds
 
 _END_S = "planned_end_s"  # when the planned run had trained as much as the recorded one

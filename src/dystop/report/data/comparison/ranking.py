@@ -4,7 +4,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from dystop.experiments.common_time import tells_more
 from dystop.record import RoundRecord
 from dystop.report.data.comparison.leads import first_place
 from dystop.report.data.comparison.sweep_layout import Panel, SweepLayout, panels
@@ -26,6 +25,7 @@ from dystop.report.data.scores import Score, first_reaching
 from dystop.report.data.summary import RunSummary, summarise
 from dystop.report.data.summary_table import TARGET_RULE, TableCell
 from dystop.report.data.time_shares import MEANINGS, PARTS
+from dystop.runs.common_time import tells_more
 from dystop.units import NOTHING, number, plural, seconds
 
 CumulativeQuantity = Callable[[RoundRecord], float]

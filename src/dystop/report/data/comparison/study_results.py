@@ -9,8 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from typing import Any
 
-from dystop.experiments.folders.run_folder import RunData
-from dystop.experiments.studies.other_law import OtherLaw
+from dystop.folders.run_folder import RunData
 from dystop.report.data.comparison.headline import headline, order_sentence
 from dystop.report.data.comparison.other_law import planned_first_place
 from dystop.report.data.comparison.ranking import Ranking, rank_groups
@@ -21,6 +20,7 @@ from dystop.report.data.notices import study_notices
 from dystop.report.data.scores import Score, best_accuracy, score_of
 from dystop.report.data.settings import value_of
 from dystop.report.data.summary import NO_TARGET_PLANNED, TARGETS, RunSummary, summarise
+from dystop.studies.other_law import OtherLaw
 
 
 @dataclass(frozen=True)

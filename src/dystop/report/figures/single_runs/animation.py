@@ -13,7 +13,7 @@ import numpy as np
 from matplotlib.ticker import MaxNLocator
 
 from dystop.errors import RunFolderError
-from dystop.experiments.folders.run_folder import RunData
+from dystop.folders.run_folder import RunData
 from dystop.record import RoundRecord
 from dystop.recorders.topology import Topology
 from dystop.report.data.names import mechanism_of, worker_count

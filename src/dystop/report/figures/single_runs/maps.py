@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Circle, FancyArrowPatch, Rectangle
 
-from dystop.experiments.folders.run_folder import RunData
+from dystop.folders.run_folder import RunData
 from dystop.record import RoundRecord
 from dystop.report.data.names import worker_count
 from dystop.report.figures.style import GRID, INK, MUTED, PAPER, RUNS, Plot, StyledRun, figure_style
