@@ -117,11 +117,7 @@ def soak(args: Any, out: Path, seed: int, name: str, attacks: tuple[str, ...]) -
 
 
 def halves(cores: Sequence[int]) -> tuple[set[int], set[int]]:
-    """Return the cores of honest parties and those of hostile ones; a single one is shared.
-
-    >>> halves([0, 1, 2])
-    ({0, 1}, {2})
-    """
+    """Return the cores of honest parties and those of hostile ones; a single one is shared."""
     cut = -(-len(cores) // 2)
     return set(cores[:cut]), set(cores[cut:] or cores)
 

@@ -65,3 +65,11 @@ def test_backups_count_once_beside_the_ledger(script, tmp_path):
     for name in ("state.db", "state.archive", "backups/state.archive", "backups/state-00000100.db"):
         (tmp_path / name).write_bytes(bytes(100))
     assert script.ledger_bytes(tmp_path) == 400
+
+
+@pytest.mark.parametrize(
+    ("cores", "honest", "hostile"),
+    [([0, 1], {0}, {1}), ([4, 5, 6], {4, 5}, {6}), ([3], {3}, {3})],
+)
+def test_attackers_have_cores_of_their_own(script, cores, honest, hostile):
+    assert script.halves(cores) == (honest, hostile)

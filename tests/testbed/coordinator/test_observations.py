@@ -209,6 +209,19 @@ def test_a_sender_that_keeps_several_waiting_is_excluded_for_everybody():
     assert served(201.0) == [0, 3]
 
 
+def test_two_liars_stop_an_honest_sender_for_no_longer_than_themselves():
+    observations, _ = new_observations()
+    at_s = 0.0
+    for _ in range(4):
+        observations.pull_failed(0, 1, "timeout", at_s)
+        observations.pull_failed(2, 1, "timeout", at_s)
+        lengths = [observations.excluded[dst, 1].length_s for dst in (3, 0, 2)]
+        assert lengths[0] == 15.0 <= min(lengths[1:])
+        at_s += max(lengths)  # their own links are free again
+        observations.exchange_reported(3, order(Pull(1)), mixed(used(1, 0.1)), 0.1)
+    assert min(lengths[1:]) >= 120.0
+
+
 def test_only_joined_members_are_in_reach():
     observations, world = new_observations()
     seen = observations.observe(world, np.array([True, False, True, True]), 0.0)
